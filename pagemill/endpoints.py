@@ -1,0 +1,22 @@
+"""Ports, paths and environment variables that the operator renders and the server answers on. One place, no logic."""
+
+from __future__ import annotations
+
+SERVING_PORT = 8000
+MANAGEMENT_PORT = 8001  # not exposed by the Service
+
+HEALTH_PATH = "/health"  # 200 while loading moves or the engine advances; liveness and startup probes
+READY_PATH = "/ready"  # 200 when requests are taken; 503 with the same JSON while loading or draining
+METRICS_PATH = "/metrics"
+VERSION_PATH = "/version"
+
+MODELS_ENV = "PAGEMILL_MODELS"  # a folder of models as org/name/
+MANAGEMENT_TOKEN_ENV = "PAGEMILL_MANAGEMENT_TOKEN"
+TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"
+HUB_ENDPOINT_ENV = "HF_ENDPOINT"
+HUB_TOKEN_ENV = "HF_TOKEN"
+
+# The body of /ready, ready or not:
+#   {"ready": bool, "phase": PHASES, "percent": 0..100, "bytesLoaded": int, "bytesTotal": int,
+#    "capacity": null | {"weightsBytes", "kvCacheBytes", "kvBlocks", "maxConcurrentTokens", "maxModelLenThatFits"}}
+PHASES = ("Starting", "LoadingWeights", "Warmup", "Serving", "Draining")
