@@ -1,0 +1,15 @@
+"""The few names by which the operator knows its own objects again. No logic."""
+
+from __future__ import annotations
+
+GROUP = "pagemill.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "LLMDeployment"
+PLURAL = "llmdeployments"
+FIELD_MANAGER = "pagemill-operator"
+
+DEPLOYMENT_LABEL = "pagemill.dev/deployment"  # on every child and its pods: the LLMDeployment's name
+NAME_LABEL = "app.kubernetes.io/name"  # "pagemill-server"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"  # "pagemill-operator"
+SPEC_HASH_ANNOTATION = "pagemill.dev/spec-hash"  # on an applied child: hash of what was applied, so that an unchanged world needs no write
