@@ -3,3 +3,168 @@
 `resolve` turns a reference into a folder or file; `inspect` reads its headers and refuses what can't be served: missing,
 truncated, pickled, another architecture. Used by the server's start, `plan`, `up` and the preflight; never loads a tensor.
 """
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pagemill import gguf_header, model_ref, safetensors_header
+from pagemill.config_reading import from_gguf, from_hugging_face
+from pagemill.endpoints import MODELS_ENV
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_config import ModelConfig
+from pagemill.tensor_info import TensorInfo
+
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model that can be served, as its headers describe it."""
+
+    path: Path  # the folder (safetensors) or the .gguf file
+    format: Literal["safetensors", "gguf"]
+    config: ModelConfig
+    tensors: Mapping[str, TensorInfo]  # by the file's own names
+    weights_bytes: int  # as stored
+    gguf_metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where tokenizer and template files may lie beside the weights."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+
+def models_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where models lie as org/name: `$PAGEMILL_MODELS`, else the user's cache folder."""
+    if named := environ.get(MODELS_ENV):
+        return Path(named).expanduser()
+    cache = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "pagemill" / "models"
+
+
+def resolve(model: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder or file that a reference names on this machine.
+
+    Raises PagemillError: InvalidConfiguration for a reference that can't be one, ModelNotFound when nothing lies there.
+    """
+    ref = model_ref.parse(model)
+    if ref.kind in ("pvc", "oci"):
+        raise PagemillError(
+            FailureReason.INVALID_CONFIGURATION,
+            f"{model} can only be mounted by a cluster: on one machine use org/name or file:///path",
+        )
+    if ref.kind == "file":
+        path = Path(ref.location).expanduser()
+        if not path.exists():
+            raise PagemillError(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist: check the model's path")
+        return path
+    path = hub_folder(ref, environ)
+    if not path.is_dir() or not any(entry.suffix != ".part" for entry in path.iterdir() if entry.is_file()):
+        raise PagemillError(
+            FailureReason.MODEL_NOT_FOUND,
+            f"model {model} is not in {path.parent.parent}: run `pagemill pull {model}`, or check its name",
+        )
+    return path
+
+
+def hub_folder(ref: model_ref.ModelRef, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where a hub model lies once it is there: org/name, or org/name@revision when a revision is asked for."""
+    name = ref.location if ref.revision is None else f"{ref.location}@{ref.revision.replace('/', '--')}"
+    return models_folder(environ) / name
+
+
+def inspect(path: Path) -> ModelFiles:
+    """Describe the model at `path` (a folder or a file); raises PagemillError with what to change."""
+    if path.is_file():
+        return _inspect_file(path)
+    if not path.is_dir():
+        raise PagemillError(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist: check the model's path")
+    names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+    if any(name.endswith(".safetensors") for name in names):
+        return _inspect_safetensors(path, names)
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if len(ggufs) == 1:
+        return _inspect_gguf(path / ggufs[0])
+    if ggufs:
+        raise PagemillError(
+            FailureReason.MODEL_INVALID, f"{path} holds several GGUF files: name one of {', '.join(ggufs)}"
+        )
+    if pickles := [name for name in names if name.endswith(_PICKLES)]:
+        raise _unsafe(path / pickles[0])
+    raise PagemillError(
+        FailureReason.MODEL_NOT_FOUND, f"{path} holds no model: neither *.safetensors nor *.gguf is in it"
+    )
+
+
+def _inspect_file(path: Path) -> ModelFiles:
+    with path.open("rb") as file:
+        head = file.read(4)
+    if head[:1] == b"\x80" or head[:2] == b"PK" or (path.suffix in _PICKLES and head != gguf_header.MAGIC):
+        raise _unsafe(path)
+    if head == gguf_header.MAGIC or path.suffix == ".gguf":
+        return _inspect_gguf(path)
+    if path.suffix == ".safetensors":
+        raise PagemillError(
+            FailureReason.MODEL_INVALID,
+            f"{path} is one file of a model: name its folder {path.parent}, where config.json lies",
+        )
+    raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is no model file: a folder or a .gguf file is wanted")
+
+
+def _inspect_gguf(path: Path) -> ModelFiles:
+    header = gguf_header.read_header(path)
+    config = from_gguf(header.metadata, header.tensors, path)
+    size = sum(info.nbytes for info in header.tensors.values())
+    return ModelFiles(path, "gguf", config, header.tensors, size, header.metadata)
+
+
+def _inspect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
+    raw = _read_json(folder / "config.json")
+    generation = _read_json(folder / "generation_config.json") if "generation_config.json" in names else {}
+    config = from_hugging_face(raw, generation, folder)
+    tensors: dict[str, TensorInfo] = {}
+    for shard in _shards(folder, names):
+        tensors |= safetensors_header.read_table(folder / shard)
+    size = sum(info.nbytes for info in tensors.values())
+    return ModelFiles(folder, "safetensors", config, tensors, size)
+
+
+def _shards(folder: Path, names: list[str]) -> list[str]:
+    if INDEX not in names:
+        return [name for name in names if name.endswith(".safetensors")]
+    index = _read_json(folder / INDEX)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise PagemillError(FailureReason.MODEL_INVALID, f"{folder / INDEX} has no weight_map")
+    shards = sorted(set(weight_map.values()))
+    if missing := [shard for shard in shards if shard not in names]:
+        raise PagemillError(
+            FailureReason.MODEL_TRUNCATED, f"{folder} lacks {', '.join(missing)}, which its index names: fetch it again"
+        )
+    return shards
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is missing: fetch the model again") from None
+    except (ValueError, RecursionError) as error:
+        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} does not hold a JSON object")
+    return body
+
+
+def _unsafe(path: Path) -> PagemillError:
+    return PagemillError(
+        FailureReason.UNSAFE_MODEL_FORMAT,
+        f"{path} is a pickle, which can run code when it is read: use the model's safetensors or GGUF files",
+    )
