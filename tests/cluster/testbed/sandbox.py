@@ -1,0 +1,117 @@
+"""The namespaces that a whole cluster runs in: PID, mount and network, so that it can't leak.
+
+Its first process holds them; when that is killed the kernel ends every process, mount and interface
+inside, kube-proxy's tables included. A veth pair joins it to this machine, with routes to its pods and
+ClusterIPs. Knows nothing of what runs inside. Called by cluster, control_plane and node.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.errors import NotReady
+from testbed.run import Run, identify, record
+
+# Folders that programs inside write to wherever they are told to work: each gets one that goes with the sandbox.
+PRIVATE = ("/run/containerd", "/run/netns", "/var/lib/cni", "/var/log/containers")
+PREPARE = """
+set -e
+mount --make-rshared /
+for folder in {private}; do mount -t tmpfs tmpfs $folder; done
+ip link set lo up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+exec {hold}
+"""
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """A sandbox that runs; `pid` is its first process as this machine sees it."""
+
+    run: Run
+    pid: int
+    path: str  # PATH for what runs inside
+
+    def enter(self, *command: str, network_only: bool = False) -> list[str]:
+        """The command line that runs `command` inside."""
+        namespaces = ["--net"] if network_only else ["--mount", "--pid", "--net"]
+        return ["nsenter", "--target", str(self.pid), *namespaces, "--", *command]
+
+    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Run a process inside that lives as long as the sandbox; its output goes to logs/NAME.log."""
+        with (self.run.logs / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                self.enter(*command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PATH": self.path},
+                start_new_session=True,  # a Ctrl-C at the terminal is the caller's to handle
+            )
+
+
+def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
+    """Make the namespaces, held by the program `hold`, and join them to this machine's network.
+
+    Unless `kept`, the kernel kills the sandbox when this thread's process dies, however it dies.
+    """
+    for folder in PRIVATE:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    tied = [] if kept else ["setpriv", "--pdeathsig", "KILL"]
+    prepare = PREPARE.format(private=" ".join(PRIVATE), hold=hold)
+    with (run.logs / "sandbox.log").open("wb") as log:
+        unshare = subprocess.Popen(
+            # fmt: off
+            [*tied, "unshare", "--fork", "--kill-child=KILL", "--pid", "--mount-proc", "--mount", "--net",
+             "--propagation", "private", "sh", "-c", prepare],
+            # fmt: on
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    pid = _wait_for_hold(unshare, hold, run)
+    record(run, sandbox=identify(pid))
+    sandbox = Sandbox(run, pid, search_path)
+    _join_network(sandbox)
+    return sandbox
+
+
+def _wait_for_hold(unshare: subprocess.Popen[bytes], hold: Path, run: Run) -> int:
+    """The pid of unshare's child once it has become `hold`, which says that all is mounted."""
+    children = Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children")
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and unshare.poll() is None:
+        for pid in children.read_text().split():
+            if Path(f"/proc/{pid}/exe").resolve() == hold.resolve():
+                return int(pid)
+        time.sleep(0.01)
+    unshare.kill()
+    raise NotReady(f"the sandbox did not come up: {(run.logs / 'sandbox.log').read_text().strip()}")
+
+
+def _join_network(sandbox: Sandbox) -> None:
+    run = sandbox.run
+    # fmt: off
+    subprocess.run(["ip", "link", "add", run.link, "type", "veth", "peer", "name", "eth0", "netns", str(sandbox.pid)],
+                   check=True)
+    inside = (
+        ["addr", "add", f"{run.node_address}/30", "dev", "eth0"],
+        ["link", "set", "eth0", "up"],
+        ["route", "add", "default", "via", run.host_address],
+    )
+    for arguments in inside:
+        subprocess.run(sandbox.enter("ip", *arguments, network_only=True), check=True)
+    outside = (
+        ["addr", "add", f"{run.host_address}/30", "dev", run.link],
+        ["link", "set", run.link, "up"],
+        ["route", "add", run.pod_range, "via", run.node_address],
+        ["route", "add", run.service_range, "via", run.node_address],
+    )
+    # fmt: on
+    for arguments in outside:
+        subprocess.run(["ip", *arguments], check=True)
