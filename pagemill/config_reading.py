@@ -94,7 +94,9 @@ def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], wh
             sliding_window=None,
             dtype=tensors["blk.0.attn_q.weight"].dtype,
             bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
-            eos_token_ids=_ids([metadata.get("tokenizer.ggml.eos_token_id"), metadata.get("tokenizer.ggml.eot_token_id")]),
+            eos_token_ids=_ids(
+                [metadata.get("tokenizer.ggml.eos_token_id"), metadata.get("tokenizer.ggml.eot_token_id")]
+            ),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise PagemillError(FailureReason.MODEL_INVALID, f"{where} has incomplete metadata: {error!r}") from None

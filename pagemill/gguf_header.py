@@ -50,7 +50,9 @@ def read_header(path: Path) -> GGUFHeader:
                     FailureReason.MODEL_TRUNCATED, f"{path} ends inside its header: fetch it again"
                 ) from None
             except (UnicodeDecodeError, KeyError) as error:
-                raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is not a valid GGUF file: {error!r}") from None
+                raise PagemillError(
+                    FailureReason.MODEL_INVALID, f"{path} is not a valid GGUF file: {error!r}"
+                ) from None
 
 
 class _Reader:
@@ -76,7 +78,7 @@ class _Reader:
         entries = [self._tensor() for _ in range(num_tensors)]
         alignment = int(metadata.get("general.alignment", 32)) or 32
         start = -(-self._at // alignment) * alignment
-        return GGUFHeader(metadata, {name: self._info(start, name, *rest) for name, *rest in entries})
+        return GGUFHeader(metadata, {name: self._info(start, name, dims, kind, at) for name, dims, kind, at in entries})
 
     def _info(self, start: int, name: str, dims: tuple[int, ...], kind: int, offset: int) -> TensorInfo:
         if kind not in TYPES:

@@ -66,12 +66,17 @@ def resolve(model: str, environ: Mapping[str, str] = os.environ) -> Path:
             raise PagemillError(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist: check the model's path")
         return path
     path = hub_folder(ref, environ)
-    if not path.is_dir() or not any(entry.suffix != ".part" for entry in path.iterdir() if entry.is_file()):
+    if not path.is_dir() or not any(_is_model_file(entry) for entry in path.iterdir()):
         raise PagemillError(
             FailureReason.MODEL_NOT_FOUND,
             f"model {model} is not in {path.parent.parent}: run `pagemill pull {model}`, or check its name",
         )
     return path
+
+
+def _is_model_file(entry: Path) -> bool:
+    """Not what a fetch leaves while it runs: its lock, its record, parts."""
+    return entry.is_file() and not entry.name.startswith(".") and entry.suffix != ".part"
 
 
 def hub_folder(ref: model_ref.ModelRef, environ: Mapping[str, str] = os.environ) -> Path:

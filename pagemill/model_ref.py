@@ -25,16 +25,17 @@ class ModelRef:
     kind: Kind
     location: str
     revision: str | None = None  # hub only
-    path: str = ""  # pvc and oci: the path inside the claim or image, without a leading slash
+    path: str = ""  # pvc: the path inside the claim, without a leading slash
 
 
 def parse(text: str) -> ModelRef:
     """Read a reference; raises PagemillError(InvalidConfiguration) that says which forms there are."""
     if not text or text != text.strip() or "\0" in text:
         raise _refuse(text)
-    for kind in ("pvc", "oci"):
-        if text.startswith(f"{kind}://"):
-            return _mounted(kind, text)  # type: ignore[arg-type]
+    if text.startswith("pvc://"):
+        return _claim(text)
+    if text.startswith("oci://"):
+        return _image(text)
     if text.startswith("file://"):
         path = text.removeprefix("file://")
         if not path.startswith("/"):
@@ -49,13 +50,18 @@ def parse(text: str) -> ModelRef:
     return _hub(text, text)
 
 
-def _mounted(kind: Kind, text: str) -> ModelRef:
-    location, _, path = text.removeprefix(f"{kind}://").partition("/")
-    if kind == "oci":  # an image name holds slashes itself; the path inside it is asked for by the mount
-        location, path = text.removeprefix("oci://"), ""
-    if not location or ".." in path.split("/") or (kind == "pvc" and not _CLAIM.fullmatch(location)):
+def _claim(text: str) -> ModelRef:
+    claim, _, path = text.removeprefix("pvc://").partition("/")
+    if not _CLAIM.fullmatch(claim) or ".." in path.split("/"):
         raise _refuse(text)
-    return ModelRef(kind, location, path=path.strip("/"))
+    return ModelRef("pvc", claim, path=path.strip("/"))
+
+
+def _image(text: str) -> ModelRef:
+    image = text.removeprefix("oci://")  # an image's name holds slashes itself
+    if not image or image.startswith("/") or any(letter.isspace() for letter in image):
+        raise _refuse(text)
+    return ModelRef("oci", image)
 
 
 def _hub(name: str, text: str) -> ModelRef:

@@ -43,7 +43,9 @@ def read_table(path: Path) -> dict[str, TensorInfo]:
             if name != "__metadata__"
         }
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} has a damaged safetensors header: {error!r}") from None
+        raise PagemillError(
+            FailureReason.MODEL_INVALID, f"{path} has a damaged safetensors header: {error!r}"
+        ) from None
     needed = max((info.offset + info.nbytes for info in table.values()), default=0)
     if size < needed:
         raise _truncated(path, size, needed)

@@ -1,0 +1,138 @@
+"""Whether a model fits a memory, and what would: one pure function, used by the CLI, the operator and the server's start.
+
+    memory x utilization = weights + activation reserve + KV cache          (a GPU; on CPU the KV cache is given)
+    KV bytes a token     = 2 x layers x KV heads x head dimension x element size
+    blocks               = KV cache // (block size x KV bytes a token)
+
+The activation reserve is what one step needs beside the weights: for each token of the step's budget the widest set of tensors
+that live at once, and for each sampled sequence two rows of float32 logits. Block 0 is not special: every block holds tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pagemill.failures import Failure, FailureReason
+from pagemill.model_config import ModelConfig
+from pagemill.sizes import format_size
+
+_LOGITS_BYTES = 4  # float32, whatever the model's dtype
+_LENGTH_STEP = 64  # suggested lengths are rounded down to this many tokens
+WARN_UTILIZATION = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class FitRequest:
+    """What is asked for. Sizes in bytes, lengths in tokens."""
+
+    config: ModelConfig
+    dtype_bytes: int  # of a weight and of a KV element, as computed with
+    memory_bytes: int  # what the device has
+    utilization: float = 0.9  # the share of it that is ours
+    block_size: int = 16
+    max_model_len: int | None = None  # None: the largest that the model allows and the memory holds
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 256
+    kv_cache_bytes: int | None = None  # given: taken as it is (the CPU way)
+    weights_bytes: int | None = None  # in memory; None: parameters x dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """What came out. `failure` says why it does not fit and what would; the figures stand in any case."""
+
+    weights_bytes: int
+    activation_bytes: int
+    kv_bytes_per_token: int
+    kv_cache_bytes: int
+    num_blocks: int
+    max_concurrent_tokens: int
+    max_model_len: int  # resolved
+    max_model_len_that_fits: int  # 0: not even one block
+    failure: Failure | None
+
+
+def fit(request: FitRequest) -> MemoryFit:
+    """Divide the memory; never raises for a model that does not fit."""
+    config = request.config
+    weights = (
+        request.weights_bytes if request.weights_bytes is not None else config.num_parameters() * request.dtype_bytes
+    )
+    activation = activation_bytes(request)
+    per_token = config.kv_bytes_per_token(request.dtype_bytes)
+    if request.kv_cache_bytes is not None:
+        available = request.kv_cache_bytes
+    else:
+        available = int(request.memory_bytes * request.utilization) - weights - activation
+    blocks = max(0, available) // (request.block_size * per_token)
+    tokens = blocks * request.block_size
+    longest = min(config.max_position_embeddings, tokens)
+    wanted = request.max_model_len if request.max_model_len is not None else longest
+    return MemoryFit(
+        weights_bytes=weights,
+        activation_bytes=activation,
+        kv_bytes_per_token=per_token,
+        kv_cache_bytes=blocks * request.block_size * per_token,
+        num_blocks=blocks,
+        max_concurrent_tokens=tokens,
+        max_model_len=wanted,
+        max_model_len_that_fits=longest,
+        failure=_failure(request, weights + activation, per_token, wanted, longest),
+    )
+
+
+def activation_bytes(request: FitRequest) -> int:
+    """The reserve beside weights and cache, in bytes: an upper estimate that the server's profile run must stay below."""
+    config = request.config
+    attention = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+    widest = max(2 * config.intermediate_size, attention + config.num_attention_heads * config.head_dim)
+    per_token = (3 * config.hidden_size + widest) * max(2, request.dtype_bytes)
+    logits = 2 * config.vocab_size * _LOGITS_BYTES
+    return request.max_num_batched_tokens * per_token + request.max_num_seqs * logits
+
+
+def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longest: int) -> Failure | None:
+    limit = request.config.max_position_embeddings
+    if wanted > limit:
+        return Failure(
+            FailureReason.INVALID_CONFIGURATION,
+            f"maxModelLen {wanted} is more than the {limit} tokens that the model was made for: set at most {limit}",
+            {"maxModelLen": limit},
+        )
+    if longest >= max(wanted, 1):
+        return None
+    block_bytes = request.block_size * per_token
+    needed = (
+        -(-max(wanted, 1) // request.block_size) * block_bytes
+    )  # one sequence of the wanted length, in whole blocks
+    suggestion: dict[str, str | int | float] = {}
+    ways = []
+    if nearest := longest // _LENGTH_STEP * _LENGTH_STEP or longest:
+        suggestion["maxModelLen"] = nearest
+        ways.append(f"set maxModelLen to {nearest}")
+    if request.kv_cache_bytes is not None:
+        gib = _ceil_hundredth(needed / 1024**3)
+        suggestion["engine.kvCacheGiB"] = gib
+        ways.append(f"give the cache {gib} GiB (engine.kvCacheGiB)")
+        has = f"the KV cache has {format_size(request.kv_cache_bytes)}"
+    else:
+        share = _ceil_hundredth((fixed + needed) / request.memory_bytes)
+        if share <= 1:
+            suggestion["gpuMemoryUtilization"] = share
+            ways.append(f"set gpuMemoryUtilization to {share}")
+        gib = _ceil_hundredth((fixed + needed) / request.utilization / 1024**3)
+        suggestion["gpu.memoryGiB"] = gib
+        ways.append(f"use a GPU of {gib} GiB or more")
+        left = max(0, int(request.memory_bytes * request.utilization) - fixed)
+        has = f"{format_size(left)} of {format_size(request.memory_bytes)} is left for the KV cache"
+    what = f"one sequence of {wanted} tokens" if wanted else "a single block"
+    return Failure(
+        FailureReason.KV_CACHE_TOO_SMALL,
+        f"{what} needs {format_size(needed)} of KV cache, but {has}: {' or '.join(ways)}",
+        suggestion,
+    )
+
+
+def _ceil_hundredth(value: float) -> float:
+    return math.ceil(value * 100) / 100
