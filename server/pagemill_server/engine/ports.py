@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Protocol
 
 from pagemill_server.engine.request import AddRequest, EngineStats, RequestOutput
@@ -20,13 +19,26 @@ class ModelRunner(Protocol):
         ...
 
 
+class OutputStream(Protocol):
+    """One request's outputs, an async iterator that `contextlib.aclosing` can hold; over after one with a finish_reason.
+
+    Leaving early (`aclose`, the task cancelled, the stream dropped) aborts the request in the engine and frees its blocks.
+    """
+
+    def __aiter__(self) -> OutputStream: ...
+
+    async def __anext__(self) -> RequestOutput: ...
+
+    async def aclose(self) -> None: ...
+
+
 class EngineClient(Protocol):
     """The front end's view. Every method is called on the event loop's thread and never blocks it."""
 
-    def submit(self, request: AddRequest) -> AsyncIterator[RequestOutput]:
-        """Queue a request; iterate its outputs until one has a finish_reason.
+    def submit(self, request: AddRequest) -> OutputStream:
+        """Queue a request at once; iterate its outputs until one has a finish_reason.
 
-        Closing the iterator early (`aclose`, task cancelled) aborts the request in the engine and frees its blocks.
+        Raises `engine.errors.RequestRefused` for what can never be served (a 400) and `EngineDead` (a 503).
         """
         ...
 

@@ -1,0 +1,49 @@
+"""What the engine raises. The API turns `RequestRefused` into a 400 and `EngineDead` into a 503.
+
+EngineError
+├── RequestRefused        a client's mistake, raised by `submit` before anything is queued
+│   ├── RequestTooLarge   the prompt leaves no room for a token, in the model's length or in the cache
+│   └── UnknownTokenId    a token id that the model has no embedding for
+├── EngineDead            nothing is taken any more; the message says why
+├── SchedulerStuck        work waits and none of it can be scheduled: a bug, never a load
+└── KVCacheCorrupted      a block is lost, or owned twice: a bug; serving on would mix up answers
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """The root of the engine's own errors."""
+
+
+class RequestRefused(EngineError):
+    """The request can't be served, now or later; the message is for the client."""
+
+
+class RequestTooLarge(RequestRefused):
+    def __init__(self, prompt_tokens: int, limit: int, limited_by: str) -> None:
+        super().__init__(
+            f"The prompt has {prompt_tokens} tokens, and one token more must fit, but {limited_by} is {limit} tokens. "
+            f"Shorten the prompt to at most {limit - 1} tokens."
+        )
+        self.prompt_tokens = prompt_tokens
+        self.limit = limit
+
+
+class UnknownTokenId(RequestRefused):
+    def __init__(self, token_id: int, vocab_size: int) -> None:
+        super().__init__(f"Token id {token_id} is outside the model's vocabulary of {vocab_size} tokens.")
+        self.token_id = token_id
+        self.vocab_size = vocab_size
+
+
+class EngineDead(EngineError):
+    """The engine has ended, by failure or by `stop`."""
+
+
+class SchedulerStuck(EngineError):
+    """Raised in place of spinning for ever on work that never runs."""
+
+
+class KVCacheCorrupted(EngineError):
+    """The books of the block pool don't add up."""

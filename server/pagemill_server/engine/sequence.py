@@ -1,0 +1,45 @@
+"""One stream of tokens being generated, and how much of it has its KV in the cache.
+
+There is no state field: a sequence waits, runs or is gone by which of the scheduler's collections holds it, and its blocks
+belong to `kv_cache`. Made by `engine`, advanced by `engine.commit`, taken back to the start by the scheduler's preemption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from pagemill_server.engine.request import AddRequest
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Mutable, owned by the engine's thread. `num_computed_tokens` catches up with `num_tokens`, step by step."""
+
+    seq_id: int  # counts up: the order of arrival at the engine
+    request: AddRequest
+    seed: int  # of the counter-based generator
+    token_ids: list[int] = field(init=False)  # prompt, then output
+    num_prompt_tokens: int = field(init=False)
+    num_computed_tokens: int = 0  # tokens whose KV is in the cache
+    num_cached_tokens: int = 0  # of these, prompt tokens that a prefix cache brought: none yet
+    num_preemptions: int = 0
+    first_scheduled: float | None = None  # time.monotonic() seconds
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+
+def draw_seed(engine_seed: int, counter: int) -> int:
+    """A 63-bit seed for a request that names none: the same server, asked the same in the same order, answers the same."""
+    digest = hashlib.sha256(f"{engine_seed}:{counter}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
