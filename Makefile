@@ -14,7 +14,7 @@ CODE := pagemill operator server kernels tests benchmarks examples
 
 .PHONY: help
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-14s%s\n", $$1, $$2 }'
 
 .PHONY: demo
 demo: ## a model answers on this machine (KEEP=1 leaves it running)
