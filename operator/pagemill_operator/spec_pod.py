@@ -1,0 +1,81 @@
+"""The spec's `pod` and `resources`: a short list of Kubernetes' own pod fields, most handed through as they are.
+
+A whole PodTemplateSpec would make the CRD larger than an annotation may be, and would let a user undo what the operator needs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from pagemill_operator.fields import PRESERVE, Group, ObjectName, Passthrough, Quantity, restart
+from pagemill_operator.labels import GROUP, MANAGED_BY_LABEL, NAME_LABEL
+
+
+class NamedReference(Group):
+    """An object of the same namespace, by its name."""
+
+    name: ObjectName = restart("Its name.", ...)
+
+
+class Resources(Group):
+    """As in a container; quantities are strings ("2", "500m", "8Gi"). GPUs are asked for by `gpu`."""
+
+    requests: dict[str, Quantity] = restart("What is kept free for a replica.", {})
+    limits: dict[str, Quantity] = restart("What a replica may use at most.", {})
+
+
+def _not_ours(labels: dict[str, str]) -> dict[str, str]:
+    for name in labels:
+        if name in (MANAGED_BY_LABEL, NAME_LABEL) or name.partition("/")[0] == GROUP:
+            raise ValueError(f"{name} is the operator's own")
+    return labels
+
+
+def _keyed(*keys: str) -> AfterValidator:
+    """Entries of a list that must at least say these keys; the rest is Kubernetes'."""
+
+    def check(entry: dict[str, Any]) -> dict[str, Any]:
+        for key in keys:
+            if not isinstance(entry.get(key), str) or not entry[key]:
+                raise ValueError(f"{key} is missing")
+        return entry
+
+    return AfterValidator(check)
+
+
+def _entry(*keys: str) -> Any:
+    schema: dict[str, Any] = {
+        "required": list(keys),
+        "properties": {key: {"type": "string", "minLength": 1} for key in keys},
+    }
+    return Field(json_schema_extra={**PRESERVE, **schema})
+
+
+EnvVar = Annotated[dict[str, Any], _keyed("name"), _entry("name")]
+Volume = Annotated[dict[str, Any], _keyed("name"), _entry("name")]
+VolumeMount = Annotated[dict[str, Any], _keyed("name", "mountPath"), _entry("name", "mountPath")]
+Metadata = Annotated[dict[str, str], AfterValidator(_not_ours)]
+
+
+class Pod(Group):
+    """What else Kubernetes should know of the pods."""
+
+    node_selector: dict[str, str] = restart("Labels that a node must have.", {})
+    tolerations: tuple[Passthrough, ...] = restart("As in a pod.", (), max_length=64)
+    affinity: Passthrough | None = restart("As in a pod.")
+    topology_spread_constraints: tuple[Passthrough, ...] = restart("As in a pod.", (), max_length=16)
+    env: tuple[EnvVar, ...] = restart("Further environment variables of the server.", (), max_length=128)
+    env_from: tuple[Passthrough, ...] = restart("As in a container.", (), max_length=32)
+    volumes: tuple[Volume, ...] = restart("Further volumes of the pod.", (), max_length=32)
+    volume_mounts: tuple[VolumeMount, ...] = restart("Where the server sees them.", (), max_length=32)
+    labels: Metadata = restart("Further labels of the pods.", {})
+    annotations: Metadata = restart("Further annotations of the pods.", {})
+    service_account_name: ObjectName | None = restart(
+        "A service account that exists; left out, the operator makes one."
+    )
+    runtime_class_name: ObjectName | None = restart("As in a pod.")
+    priority_class_name: ObjectName | None = restart("As in a pod.")
+    security_context: Passthrough = restart("The pod's, over the operator's own (non-root, user 1000).", {})
+    shm_size_mib: int = restart("Size of /dev/shm in MiB.", 1024, ge=1, le=1048576, alias="shmSizeMiB")
