@@ -1,0 +1,139 @@
+"""A cluster of one machine behind the interface that the reconcile knows: objects in memory, pods as processes, Services as ports.
+
+Wires `store`, `controllers`, `node` and `front`, and tells the queue which LLMDeployment a change concerns. `pagemill up` and the
+tests use it. What it can't do (mount a claim, pull an image) is refused before: see `manifest_file`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pagemill_operator.cluster.interface import Key, Manifest, ObjectRef, Probe
+from pagemill_operator.cluster.local import controllers
+from pagemill_operator.cluster.local.devices import Devices
+from pagemill_operator.cluster.local.front import Front
+from pagemill_operator.cluster.local.node import Log, Node
+from pagemill_operator.cluster.local.pod_status import is_ready
+from pagemill_operator.cluster.local.store import Change, ObjectStore, deployment_of
+from pagemill_operator.labels import KIND
+
+_PROBE_SECONDS = 2.0
+_PAYLOADS = ("Deployment", "ReplicaSet", "Pod")  # whose changes the controllers follow
+
+
+class LocalCluster:
+    """Use with `async with`: leaving it ends every process that is left, at once. `drain` before that ends them gently."""
+
+    def __init__(self, *, devices: tuple[str, ...], models: Path, log: Log, changed: Callable[[Key], None]) -> None:
+        self.store = ObjectStore()
+        self._node = Node(self.store, Devices(devices), models, log)
+        self._fronts: dict[Key, Front] = {}
+        self._changed = changed
+        self._stirred = asyncio.Event()
+        self.store.listen(self._on_change)
+
+    async def __aenter__(self) -> LocalCluster:
+        await self._node.__aenter__()
+        self._controlling = asyncio.create_task(self._control())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._controlling.cancel()
+        await asyncio.gather(self._controlling, return_exceptions=True)
+        await self._node.__aexit__(*error)
+        for front in self._fronts.values():
+            await front.close()
+
+    async def open_front(self, key: Key, port: int) -> None:
+        """Listen for an LLMDeployment's requests; 503 until a replica is ready. Raises OSError when the port is taken."""
+        front = Front(port, key.name, lambda: self._ready_ports(key))
+        await front.open()
+        self._fronts[key] = front
+
+    def put_resource(self, manifest: Manifest) -> None:
+        """What `kubectl apply` is to a cluster."""
+        self.store.apply(manifest)
+
+    def delete_resource(self, key: Key) -> None:
+        """What `kubectl delete` is to a cluster; its children go with it."""
+        self.store.delete(KIND, key.namespace, key.name)
+
+    async def drain(self) -> None:
+        """Delete every LLMDeployment and wait until the last process has ended."""
+        gone = asyncio.Event()
+
+        def look(_: Change) -> None:
+            if not self.store.all("Pod"):
+                gone.set()
+
+        self.store.listen(look)
+        for resource in self.store.all(KIND):
+            self.store.remove(resource)
+        if self.store.all("Pod"):
+            await gone.wait()
+
+    def kill(self) -> None:
+        """SIGKILL every process, now."""
+        self._node.kill()
+
+    # What the reconcile calls
+
+    async def resource(self, key: Key) -> Manifest | None:
+        return self.store.get(KIND, key.namespace, key.name)
+
+    async def children(self, key: Key, kind: str) -> tuple[Manifest, ...]:
+        return self.store.of_deployment(key.namespace, key.name, kind)
+
+    async def apply(self, manifest: Manifest) -> None:
+        if manifest["kind"] == "Pod":  # an annotation on what the controllers made, not a manifest of its own
+            manifest = self._annotated(manifest)
+        applied = self.store.apply(manifest)
+        if applied["kind"] == "PersistentVolumeClaim":
+            self.store.set_status(applied, {"phase": "Bound"})
+
+    async def delete(self, ref: ObjectRef) -> None:
+        self.store.delete(ref.kind, ref.namespace, ref.name)
+
+    async def patch_status(self, key: Key, status: Mapping[str, Any]) -> None:
+        found = self.store.get(KIND, key.namespace, key.name)
+        if found is not None:
+            merged = {**(found.get("status") or {}), **status}
+            self.store.set_status(found, {name: value for name, value in merged.items() if value is not None})
+
+    async def probe(self, pod: Manifest, path: str) -> Probe:
+        return await self._node.ask(pod, path, _PROBE_SECONDS)
+
+    # What follows from a change
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind in _PAYLOADS:
+            self._stirred.set()
+        for found in (change.old, change.new):
+            key = deployment_of(found) if found is not None else None
+            if key is not None:
+                self._changed(Key(*key))
+                return
+
+    async def _control(self) -> None:
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            controllers.sync(self.store)
+            self._node.sync()
+
+    def _ready_ports(self, key: Key) -> Iterable[int]:
+        for pod in self.store.of_deployment(key.namespace, key.name, "Pod"):
+            port = self._node.port(pod)
+            if port is not None and is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
+                yield port
+
+    def _annotated(self, patch: Manifest) -> Manifest:
+        metadata = patch["metadata"]
+        pod = self.store.get("Pod", metadata["namespace"], metadata["name"])
+        if pod is None:
+            return patch
+        annotations = {**pod["metadata"]["annotations"], **(metadata.get("annotations") or {})}
+        return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
