@@ -6,6 +6,7 @@ stderr and exit code 2 (a wrong call) or 1 (a failure); a traceback means that w
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 
@@ -43,20 +44,24 @@ def _run(entry: EntryPoint, argv: list[str]) -> int:
     try:
         command = entry.load()
     except ModuleNotFoundError as error:
-        part = {"pagemill_server": "server", "pagemill_operator": "operator"}.get(entry.module.partition(".")[0], "")
+        part = {"pagemill_server": "[server]", "pagemill_operator": "[operator]"}.get(
+            entry.module.partition(".")[0], ""
+        )
         sys.stderr.write(
-            f"pagemill: `{entry.name}` needs {error.name}, which is not installed: pip install 'pagemill[{part}]'\n"
+            f"pagemill: `{entry.name}` needs {error.name}, which is not installed: pip install 'pagemill{part}'\n"
         )
         return 1
     try:
-        return int(command(argv) or 0)
+        code = int(command(argv) or 0)
+        sys.stdout.flush()  # here, where a reader that left can still be told from a failure
+        return code
     except PagemillError as error:
         sys.stderr.write(f"pagemill {entry.name}: {error}\n")
         return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `pagemill render … | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush fails again
         return 141
 
 

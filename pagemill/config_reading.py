@@ -6,6 +6,7 @@ holds the two together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,23 @@ from pagemill.tensor_info import TensorInfo
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
 ROPE_KINDS = ("linear", "llama3")
+_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError)
+_COUNTS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
 
 
 def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], where: Path) -> ModelConfig:
     """Read `config.json` and `generation_config.json` (its EOS list is the fuller one); transformers 4 and 5 spellings."""
-    architecture = (raw.get("architectures") or [str(raw.get("model_type", "unknown"))])[0]
+    named = raw.get("architectures")
+    architecture = str(named[0] if isinstance(named, list) and named else raw.get("model_type", "unknown"))
     _supported(architecture, SUPPORTED_ARCHITECTURES, where)
     if scheme := raw.get("quantization_config"):
         method = scheme.get("quant_method", "unknown") if isinstance(scheme, dict) else "unknown"
@@ -30,8 +43,9 @@ def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], whe
         raise _refuse(where, f"its activation {activation} is not supported")
     try:
         hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+        window, bos = raw.get("sliding_window"), raw.get("bos_token_id")
         rope = raw.get("rope_parameters") or raw.get("rope_scaling")  # transformers 5 and 4
-        return ModelConfig(
+        config = ModelConfig(
             architecture=architecture,
             vocab_size=int(raw["vocab_size"]),
             hidden_size=hidden,
@@ -47,16 +61,18 @@ def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], whe
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
-            sliding_window=raw.get("sliding_window"),
+            sliding_window=None if window is None else int(window),
             dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-            bos_token_id=raw.get("bos_token_id"),
+            bos_token_id=None if bos is None else int(bos),
             eos_token_ids=_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
             extra=dict(raw),
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        _check(config)
+    except _DAMAGE as error:
         raise PagemillError(
             FailureReason.MODEL_INVALID, f"{where / 'config.json'} is incomplete or wrong: {error!r}"
         ) from None
+    return config
 
 
 def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], where: Path) -> ModelConfig:
@@ -74,8 +90,9 @@ def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], wh
 
     try:
         hidden, heads = int(value("embedding_length")), int(value("attention.head_count"))
+        bos = metadata.get("tokenizer.ggml.bos_token_id")
         embedding = tensors["token_embd.weight"]
-        return ModelConfig(
+        config = ModelConfig(
             architecture=GGUF_ARCHITECTURES[family],
             vocab_size=embedding.shape[0],
             hidden_size=hidden,
@@ -93,13 +110,32 @@ def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], wh
             mlp_bias="blk.0.ffn_up.bias" in tensors,
             sliding_window=None,
             dtype=tensors["blk.0.attn_q.weight"].dtype,
-            bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
+            bos_token_id=None if bos is None else int(bos),
             eos_token_ids=_ids(
                 [metadata.get("tokenizer.ggml.eos_token_id"), metadata.get("tokenizer.ggml.eot_token_id")]
             ),
         )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        _check(config)
+    except _DAMAGE as error:
         raise PagemillError(FailureReason.MODEL_INVALID, f"{where} has incomplete metadata: {error!r}") from None
+    return config
+
+
+def _check(config: ModelConfig) -> None:
+    """Refuse numbers that no model has, before something divides by them or loops over them."""
+    for name in _COUNTS:
+        if not 0 < getattr(config, name) < 1 << 31:
+            raise ValueError(f"{name} is {getattr(config, name)}")
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise ValueError(f"{config.num_attention_heads} heads over {config.num_key_value_heads} key-value heads")
+    scale = config.rope_scaling.factor if config.rope_scaling else 1.0
+    for name, number in (
+        ("rms_norm_eps", config.rms_norm_eps),
+        ("rope_theta", config.rope_theta),
+        ("RoPE factor", scale),
+    ):
+        if not 0 < number < math.inf:
+            raise ValueError(f"{name} is {number}")
 
 
 def _supported(architecture: str, known: tuple[str, ...], where: Path) -> None:

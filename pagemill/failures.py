@@ -50,13 +50,16 @@ class Failure:
     suggestion: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """One line of JSON, at most `TERMINATION_LIMIT` bytes (the message is cut, never the reason)."""
-        message = self.message
+        """One line of JSON that with its newline fits `TERMINATION_LIMIT` (the kubelet keeps a file's last bytes, so that one
+        byte more would cost the opening brace). The message is cut, then the suggestion dropped, never the reason."""
+        message, suggestion = self.message, dict(self.suggestion)
         while True:
-            body = {"reason": self.reason.value, "message": message, "suggestion": dict(self.suggestion)}
+            body = {"reason": self.reason.value, "message": message, "suggestion": suggestion}
             line = json.dumps(body, ensure_ascii=True)
-            if len(line) <= TERMINATION_LIMIT or not message:
+            if len(line) < TERMINATION_LIMIT:
                 return line
+            if not message:
+                suggestion = {}
             message = message[: len(message) * 3 // 4]
 
 
@@ -66,8 +69,14 @@ class PagemillError(Exception):
     def __init__(
         self, reason: FailureReason, message: str, suggestion: Mapping[str, str | int | float] | None = None
     ) -> None:
+        message = _one_line(message)
         super().__init__(message)
         self.failure = Failure(reason, message, dict(suggestion or {}))
+
+
+def _one_line(message: str) -> str:
+    """Names quoted in a message come out of damaged files too: no line breaks, and nothing that UTF-8 can't hold."""
+    return " ".join(message.encode("utf-8", "backslashreplace").decode("utf-8").split())
 
 
 def parse_termination(text: str) -> Failure | None:
@@ -79,13 +88,16 @@ def parse_termination(text: str) -> Failure | None:
         try:
             body = json.loads(line)
             reason = FailureReason(body["reason"])
-            suggestion = body.get("suggestion") or {}
-            if not isinstance(suggestion, dict):
-                suggestion = {}
-            return Failure(reason, str(body.get("message", "")), suggestion)
-        except (ValueError, KeyError, TypeError):
+            return Failure(reason, str(body.get("message", "")), _scalars(body.get("suggestion")))
+        except (ValueError, KeyError, TypeError, RecursionError):  # any program may have written here
             continue
     return None
+
+
+def _scalars(suggestion: object) -> dict[str, str | int | float]:
+    if not isinstance(suggestion, dict):
+        return {}
+    return {key: value for key, value in suggestion.items() if isinstance(value, str | int | float)}
 
 
 def write_termination(failure: Failure, environ: Mapping[str, str] = os.environ) -> None:

@@ -6,6 +6,7 @@ Specification: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versio
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Callable
@@ -26,7 +27,8 @@ TYPES: dict[int, tuple[str, int, int]] = {
 }  # fmt: skip
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_MOST_ENTRIES = 1 << 24  # a count above this is a damaged file, not a model
+_MOST_ENTRIES = 1 << 22  # a count or length above this is a damaged file, not a model (vocabularies have 2^18)
+_MOST_DIMS = 4  # ggml's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,12 @@ def read_header(path: Path) -> GGUFHeader:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _Reader(data, path).header()
-            except (struct.error, IndexError, EOFError):
+            except (struct.error, EOFError):
                 raise PagemillError(
                     FailureReason.MODEL_TRUNCATED, f"{path} ends inside its header: fetch it again"
                 ) from None
-            except (UnicodeDecodeError, KeyError) as error:
-                raise PagemillError(
-                    FailureReason.MODEL_INVALID, f"{path} is not a valid GGUF file: {error!r}"
-                ) from None
+            except (ValueError, RecursionError) as error:
+                raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is not a valid GGUF file: {error}") from None
 
 
 class _Reader:
@@ -76,7 +76,9 @@ class _Reader:
             key = self._string()
             metadata[key] = self._value(self._scalar("I"))
         entries = [self._tensor() for _ in range(num_tensors)]
-        alignment = int(metadata.get("general.alignment", 32)) or 32
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or alignment <= 0 or alignment % 8:
+            raise ValueError(f"general.alignment is {alignment!r}")
         start = -(-self._at // alignment) * alignment
         return GGUFHeader(metadata, {name: self._info(start, name, dims, kind, at) for name, dims, kind, at in entries})
 
@@ -88,10 +90,9 @@ class _Reader:
                 f"use one of {', '.join(t[0] for t in TYPES.values())}",
             )
         dtype, block, size = TYPES[kind]
-        elements = 1
-        for dim in dims:
-            elements *= dim
-        nbytes = elements // block * size
+        if dims and dims[0] % block:
+            raise ValueError(f"tensor {name}: rows of {dims[0]} elements can't be {dtype}, whose blocks hold {block}")
+        nbytes = math.prod(dims) // block * size
         if start + offset + nbytes > len(self._data):
             raise PagemillError(
                 FailureReason.MODEL_TRUNCATED,
@@ -102,7 +103,10 @@ class _Reader:
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string()
-        dims = tuple(self._scalar("Q") for _ in range(self._scalar("I") & 0xFF))
+        num_dims = self._scalar("I")
+        if num_dims > _MOST_DIMS:
+            raise ValueError(f"tensor {name} has {num_dims} dimensions")
+        dims = tuple(self._scalar("Q") for _ in range(num_dims))
         return name, dims, self._scalar("I"), self._scalar("Q")
 
     def _scalar(self, code: str) -> Any:
@@ -131,7 +135,7 @@ class _Reader:
         if kind == _STRING:
             return self._string()
         if kind != _ARRAY:
-            raise KeyError(f"value type {kind}")
+            raise ValueError(f"value type {kind}")
         inner, count = self._scalar("I"), self._count()
         if inner in _SCALARS:
             code = f"<{count}{_SCALARS[inner]}"

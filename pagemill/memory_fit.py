@@ -11,6 +11,7 @@ that live at once, and for each sampled sequence two rows of float32 logits. Blo
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagemill.failures import Failure, FailureReason
@@ -18,6 +19,7 @@ from pagemill.model_config import ModelConfig
 from pagemill.sizes import format_size
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
+_GIB = 1024**3
 _LENGTH_STEP = 64  # suggested lengths are rounded down to this many tokens
 WARN_UTILIZATION = 0.95
 
@@ -94,12 +96,13 @@ def activation_bytes(request: FitRequest) -> int:
 
 def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longest: int) -> Failure | None:
     limit = request.config.max_position_embeddings
-    if wanted > limit:
+    if wanted > limit and longest:
         return Failure(
             FailureReason.INVALID_CONFIGURATION,
-            f"maxModelLen {wanted} is more than the {limit} tokens that the model was made for: set at most {limit}",
-            {"maxModelLen": limit},
+            f"maxModelLen {wanted} is more than the {limit} tokens that the model was made for: set at most {longest}",
+            {"maxModelLen": longest},
         )
+    wanted = min(wanted, limit)
     if longest >= max(wanted, 1):
         return None
     block_bytes = request.block_size * per_token
@@ -112,16 +115,19 @@ def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longe
         suggestion["maxModelLen"] = nearest
         ways.append(f"set maxModelLen to {nearest}")
     if request.kv_cache_bytes is not None:
-        gib = _ceil_hundredth(needed / 1024**3)
+        gib = _nearest(needed / _GIB, lambda gib: int(gib * _GIB) >= needed)
         suggestion["engine.kvCacheGiB"] = gib
         ways.append(f"give the cache {gib} GiB (engine.kvCacheGiB)")
         has = f"the KV cache has {format_size(request.kv_cache_bytes)}"
     else:
-        share = _ceil_hundredth((fixed + needed) / request.memory_bytes)
-        if share <= 1:
+        total = fixed + needed
+        if total <= request.memory_bytes:
+            share = _nearest(total / request.memory_bytes, lambda share: int(request.memory_bytes * share) >= total)
             suggestion["gpuMemoryUtilization"] = share
             ways.append(f"set gpuMemoryUtilization to {share}")
-        gib = _ceil_hundredth((fixed + needed) / request.utilization / 1024**3)
+        gib = _nearest(
+            total / request.utilization / _GIB, lambda gib: int(int(gib * _GIB) * request.utilization) >= total
+        )
         suggestion["gpu.memoryGiB"] = gib
         ways.append(f"use a GPU of {gib} GiB or more")
         left = max(0, int(request.memory_bytes * request.utilization) - fixed)
@@ -134,5 +140,9 @@ def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longe
     )
 
 
-def _ceil_hundredth(value: float) -> float:
-    return math.ceil(value * 100) / 100
+def _nearest(value: float, enough: Callable[[float], bool]) -> float:
+    """The least hundredth from `value` on that is enough: what we suggest must fit when it is computed the other way round."""
+    hundredths = math.ceil(value * 100)
+    while not enough(hundredths / 100):
+        hundredths += 1
+    return hundredths / 100

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -41,12 +42,20 @@ class ModelFiles:
         return self.path if self.path.is_dir() else self.path.parent
 
 
-def models_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where models lie as org/name: `$PAGEMILL_MODELS`, else the user's cache folder."""
-    if named := environ.get(MODELS_ENV):
-        return Path(named).expanduser()
+def models_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where models lie as org/name: the folders of `$PAGEMILL_MODELS`, split as PATH is, else the user's cache folder.
+
+    A pod has two: its cache, where a fetch goes, and then what its image brought along, which can't be written.
+    """
+    if named := [part for part in environ.get(MODELS_ENV, "").split(os.pathsep) if part]:
+        return tuple(Path(os.path.expanduser(part)) for part in named)
     cache = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "pagemill" / "models"
+    return (Path(cache) / "pagemill" / "models",)
+
+
+def models_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where a fetched model goes: the first of `models_folders`."""
+    return models_folders(environ)[0]
 
 
 def resolve(model: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -61,17 +70,20 @@ def resolve(model: str, environ: Mapping[str, str] = os.environ) -> Path:
             f"{model} can only be mounted by a cluster: on one machine use org/name or file:///path",
         )
     if ref.kind == "file":
-        path = Path(ref.location).expanduser()
-        if not path.exists():
-            raise PagemillError(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist: check the model's path")
+        path = Path(os.path.expanduser(ref.location))  # Path.expanduser raises for a user that does not exist
+        with _readable(path):
+            if not path.exists():
+                raise PagemillError(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist: check the model's path")
         return path
-    path = hub_folder(ref, environ)
-    if not path.is_dir() or not any(_is_model_file(entry) for entry in path.iterdir()):
-        raise PagemillError(
-            FailureReason.MODEL_NOT_FOUND,
-            f"model {model} is not in {path.parent.parent}: run `pagemill pull {model}`, or check its name",
-        )
-    return path
+    folders = models_folders(environ)
+    for path in (folder / _hub_name(ref) for folder in folders):
+        with _readable(path):
+            if path.is_dir() and any(_is_model_file(entry) for entry in path.iterdir()):
+                return path
+    raise PagemillError(
+        FailureReason.MODEL_NOT_FOUND,
+        f"model {model} is not in {' or '.join(map(str, folders))}: run `pagemill pull {model}`, or check its name",
+    )
 
 
 def _is_model_file(entry: Path) -> bool:
@@ -80,13 +92,33 @@ def _is_model_file(entry: Path) -> bool:
 
 
 def hub_folder(ref: model_ref.ModelRef, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where a hub model lies once it is there: org/name, or org/name@revision when a revision is asked for."""
-    name = ref.location if ref.revision is None else f"{ref.location}@{ref.revision.replace('/', '--')}"
-    return models_folder(environ) / name
+    """Where a hub model lies once it is fetched: org/name, or org/name@revision when a revision is asked for."""
+    return models_folder(environ) / _hub_name(ref)
+
+
+def _hub_name(ref: model_ref.ModelRef) -> str:
+    return ref.location if ref.revision is None else f"{ref.location}@{ref.revision.replace('/', '--')}"
 
 
 def inspect(path: Path) -> ModelFiles:
     """Describe the model at `path` (a folder or a file); raises PagemillError with what to change."""
+    with _readable(path):
+        return _inspect(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """A file without permission, a name that is too long, a broken disk: one line, not a traceback."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or path
+        raise PagemillError(
+            FailureReason.MODEL_NOT_FOUND, f"{where} can't be read: {error.strerror or error}"
+        ) from None
+
+
+def _inspect(path: Path) -> ModelFiles:
     if path.is_file():
         return _inspect_file(path)
     if not path.is_dir():
@@ -143,11 +175,14 @@ def _inspect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
 
 def _shards(folder: Path, names: list[str]) -> list[str]:
     if INDEX not in names:
-        return [name for name in names if name.endswith(".safetensors")]
+        whole = [
+            name for name in names if name == "model.safetensors"
+        ]  # others beside it are copies (consolidated, adapters)
+        return whole or [name for name in names if name.endswith(".safetensors")]
     index = _read_json(folder / INDEX)
     weight_map = index.get("weight_map")
-    if not isinstance(weight_map, dict):
-        raise PagemillError(FailureReason.MODEL_INVALID, f"{folder / INDEX} has no weight_map")
+    if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
+        raise PagemillError(FailureReason.MODEL_INVALID, f"{folder / INDEX} has no weight_map that names files")
     shards = sorted(set(weight_map.values()))
     if missing := [shard for shard in shards if shard not in names]:
         raise PagemillError(
