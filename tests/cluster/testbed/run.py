@@ -76,9 +76,9 @@ class Run:
         return f"10.232.{self.number}.0/24"
 
     @property
-    def cgroup(self) -> str:
-        """The cgroup, in every hierarchy, under which the pods' containers are."""
-        return f"pagemill-testbed-{self.number}"
+    def containers(self) -> Path:
+        """One folder a container, named by its id, while containerd has it."""
+        return self.sockets / "containerd" / "io.containerd.runtime.v2.task" / "k8s.io"
 
 
 def runs_folder() -> Path:
@@ -126,7 +126,10 @@ def recorded(run: Run) -> dict[str, object]:
 def identify(pid: int) -> list[int]:
     """[pid, start time in clock ticks since boot]: a process that no later one can be taken for."""
     # The command's name, in brackets, may hold spaces; the start time is the 20th field after it.
-    return [pid, int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])]
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if fields[0] == "Z":  # ended, and only waits for its parent to ask how
+        raise ProcessLookupError(pid)
+    return [pid, int(fields[19])]
 
 
 def is_alive(identity: object) -> bool:
@@ -177,8 +180,11 @@ def discard(run: Run) -> None:
 
 
 def _remove_cgroups(run: Run) -> None:
-    for top in CGROUPS.glob(f"*/{run.cgroup}"):
-        nested = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
-        for folder in [*nested, top]:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    """The cgroups of containers that were killed with the sandbox; runc removes those of all others.
+
+    All runs' are in the same folder, so only this run's own are touched.
+    """
+    containers = [folder.name for folder in run.containers.glob("*")]
+    for cgroup in (parent / name for parent in CGROUPS.glob("*/k8s.io") for name in containers):
+        with contextlib.suppress(OSError):
+            cgroup.rmdir()

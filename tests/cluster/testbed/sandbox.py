@@ -18,10 +18,24 @@ from testbed.run import Run, identify, record
 
 # Folders that programs inside write to wherever they are told to work: each gets one that goes with the sandbox.
 PRIVATE = ("/run/containerd", "/run/netns", "/var/lib/cni", "/var/log/containers")
+# What the kubelet insists on. It finds these values inside, and so leaves this machine's own alone.
+KERNEL_SETTINGS = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1000000,
+    "kernel/keys/root_maxbytes": 25000000,
+}
 PREPARE = """
 set -e
 mount --make-rshared /
 for folder in {private}; do mount -t tmpfs tmpfs $folder; done
+for setting in {settings}; do
+  file=/run/containerd/$(echo ${{setting%=*}} | tr / .)
+  echo ${{setting#*=}} > $file
+  mount --bind $file /proc/sys/${{setting%=*}}
+done
 ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 exec {hold}
@@ -62,7 +76,8 @@ def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
     for folder in PRIVATE:
         Path(folder).mkdir(parents=True, exist_ok=True)
     tied = [] if kept else ["setpriv", "--pdeathsig", "KILL"]
-    prepare = PREPARE.format(private=" ".join(PRIVATE), hold=hold)
+    settings = " ".join(f"{name}={value}" for name, value in KERNEL_SETTINGS.items())
+    prepare = PREPARE.format(private=" ".join(PRIVATE), settings=settings, hold=hold)
     with (run.logs / "sandbox.log").open("wb") as log:
         unshare = subprocess.Popen(
             # fmt: off

@@ -1,0 +1,147 @@
+"""A whole cluster of one run: made, asked, and ended.
+
+`up` puts the parts together in order; `Cluster` is what tests and the command line hold. Knows nothing of
+Pagemill but the image names that it is given. Called by conftest, cluster.py and demo_cluster.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from testbed import binaries as programs
+from testbed.binaries import Binaries
+from testbed.control_plane import NODE, ControlPlane
+from testbed.errors import NotReady
+from testbed.node import Node
+from testbed.packages import ensure_packages, require_root
+from testbed.run import Run, claim, discard
+from testbed.sandbox import open_sandbox
+from testbed.seed import Seed
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that runs. `run` is None for one that was there before and is only used."""
+
+    kubeconfig: Path
+    kubectl_program: str
+    helm_program: str
+    run: Run | None = None
+    node: Node | None = None
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """kubectl's output; CalledProcessError, with stderr, when it fails."""
+        return self._execute(self.kubectl_program, *arguments, stdin=stdin)
+
+    def refused(self, *arguments: str, stdin: str | None = None) -> str:
+        """What kubectl says on stderr when it fails, as it must here."""
+        try:
+            output = self.kubectl(*arguments, stdin=stdin)
+        except subprocess.CalledProcessError as refusal:
+            return str(refusal.stderr)
+        raise AssertionError(f"kubectl {' '.join(arguments)} should have failed; it said {output}")
+
+    def helm(self, *arguments: str) -> str:
+        """helm's output."""
+        return self._execute(self.helm_program, *arguments)
+
+    def apply(self, manifest: dict[str, Any], namespace: str = "default") -> None:
+        """kubectl apply of one object."""
+        self.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """kubectl get … -o json."""
+        answer: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return answer
+
+    def advertise_gpus(self, count: int, node: str = NODE) -> None:
+        """Make the node offer `nvidia.com/gpu`, as a device plugin would."""
+        offer = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(count)}]
+        self.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(offer))
+
+    def kill_container(self, container_id: str) -> None:
+        """SIGKILL a container's first process; the id as a pod's status gives it."""
+        if not self.node:
+            raise NotReady("only a container of our own cluster can be killed")
+        bare = container_id.removeprefix("containerd://")
+        subprocess.run(
+            self.node.sandbox.enter(*self.node.ctr("tasks", "kill", "--signal", "SIGKILL", bare)),
+            check=True,
+            capture_output=True,
+        )
+
+    def close(self) -> None:
+        """End the cluster and everything in it."""
+        if self.run:
+            discard(self.run)
+
+    def _execute(self, program: str, *arguments: str, stdin: str | None = None) -> str:
+        return subprocess.run(
+            [program, *arguments],
+            env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+
+def use_existing(kubeconfig: Path) -> Cluster:
+    """A cluster that somebody named in PAGEMILL_TEST_KUBECONFIG."""
+    built = programs.locate()
+    return Cluster(kubeconfig, str(built.path("kubectl")), str(built.path("helm")))
+
+
+def prepare() -> Binaries:
+    """All that can be done before a cluster is asked for: rights, system packages, programs."""
+    require_root()
+    ensure_packages()
+    return programs.build()
+
+
+def up(images: list[str], kept: bool) -> Cluster:
+    """Start a cluster with these images; `kept` lets it outlive this process."""
+    built = prepare()
+    run = claim(kept)
+    try:
+        return _start(built, run, images, kept)
+    except BaseException:
+        if not os.environ.get("PAGEMILL_TESTBED_DEBUG"):
+            discard(run)
+        raise
+
+
+def _start(built: Binaries, run: Run, images: list[str], kept: bool) -> Cluster:
+    sandbox = open_sandbox(run, built.path("pause"), built.search_path(), kept)
+    control_plane = ControlPlane(built, sandbox)
+    node = Node(built, sandbox, control_plane)
+    seed = Seed(built)
+    seed.add(images)
+    seed.plant(node.containerd_root)
+    control_plane.start()
+    node.start_containerd()
+    node.start_kubelet()
+    cluster = Cluster(run.kubeconfig, str(built.path("kubectl")), str(built.path("helm")), run, node)
+    _wait_for_node(cluster)
+    return cluster
+
+
+def _wait_for_node(cluster: Cluster, seconds: float = 60) -> None:
+    """The node is Ready, and the default service account is there, without which no pod is admitted."""
+    ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if cluster.kubectl("get", "node", NODE, "-o", ready) == "True":
+                cluster.kubectl("get", "serviceaccount", "default")
+                return
+        except subprocess.CalledProcessError:
+            pass
+        time.sleep(0.1)
+    raise NotReady(f"the node did not become Ready; see {cluster.run.logs if cluster.run else ''}/kubelet.log")

@@ -1,0 +1,162 @@
+"""etcd, the API server, the controller manager and the scheduler of one run.
+
+Owns their flags, tokens and kubeconfigs. They run in the sandbox and listen on the node's address only.
+Knows nothing of the node. Called by cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from testbed.binaries import Binaries
+from testbed.ready import wait_until
+from testbed.sandbox import Sandbox
+
+NODE = "node-1"
+API_PORT = 6443
+ETCD_PORT = 2379
+# user → group; RBAC's own bootstrap bindings give each what it needs, so that a missing right shows here too.
+USERS = {
+    "admin": "system:masters",
+    "system:kube-controller-manager": "system:authenticated",
+    "system:kube-scheduler": "system:authenticated",
+    "system:kube-proxy": "system:authenticated",
+    f"system:node:{NODE}": "system:nodes",
+}
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """The programs of a control plane and where to run them."""
+
+    binaries: Binaries
+    sandbox: Sandbox
+
+    @property
+    def folder(self) -> Path:
+        """Keys, certificates, tokens and etcd's data."""
+        return self.sandbox.run.folder / "control-plane"
+
+    @property
+    def url(self) -> str:
+        """The API server's, from this machine, the sandbox and the pods alike."""
+        return f"https://{self.sandbox.run.node_address}:{API_PORT}"
+
+    def kubeconfig(self, user: str) -> Path:
+        """The kubeconfig of one of USERS."""
+        return self.sandbox.run.kubeconfig if user == "admin" else self.folder / f"{user.replace(':', '-')}.kubeconfig"
+
+    def start(self) -> None:
+        """Start everything and return when the API server is ready."""
+        self.folder.mkdir()
+        tokens = {user: secrets.token_hex(16) for user in USERS}
+        lines = (f'{tokens[user]},{user},{user},"{group}"\n' for user, group in USERS.items())
+        (self.folder / "tokens.csv").write_text("".join(lines))
+        (self.folder / "tokens.csv").chmod(0o600)
+        key = self.folder / "service-account.key"
+        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        self._start_etcd()
+        apiserver = self._start_apiserver(key)
+        certificate = self.folder / "apiserver.crt"
+        wait_until(
+            "the API server", lambda: certificate.exists() and self._is_ready(tokens["admin"]), apiserver, self._log
+        )
+        for user, token in tokens.items():
+            self._write_kubeconfig(user, token)
+        self._start_controllers(key)
+
+    def _log(self) -> Path:
+        return self.sandbox.run.logs / "kube-apiserver.log"
+
+    def _start_etcd(self) -> None:
+        url = f"http://{self.sandbox.run.node_address}:{ETCD_PORT}"
+        self.sandbox.start(
+            "etcd",
+            str(self.binaries.path("etcd")),
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            "--listen-peer-urls=http://127.0.0.1:2380",
+            "--unsafe-no-fsync",  # what it holds does not outlive the run
+        )
+
+    def _start_apiserver(self, key: Path) -> subprocess.Popen[bytes]:
+        run = self.sandbox.run
+        return self.sandbox.start(
+            "kube-apiserver",
+            str(self.binaries.path("kube-apiserver")),
+            f"--etcd-servers=http://{run.node_address}:{ETCD_PORT}",
+            f"--bind-address={run.node_address}",
+            f"--advertise-address={run.node_address}",
+            f"--secure-port={API_PORT}",
+            f"--cert-dir={self.folder}",
+            f"--service-account-issuer={self.url}",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged",
+            f"--service-cluster-ip-range={run.service_range}",
+            "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
+        )
+
+    def _start_controllers(self, key: Path) -> None:
+        address = self.sandbox.run.node_address
+        manager = self.kubeconfig("system:kube-controller-manager")
+        self.sandbox.start(
+            "kube-controller-manager",
+            str(self.binaries.path("kube-controller-manager")),
+            f"--kubeconfig={manager}",
+            f"--authentication-kubeconfig={manager}",
+            f"--authorization-kubeconfig={manager}",
+            f"--bind-address={address}",
+            "--leader-elect=false",
+            "--use-service-account-credentials",
+            f"--service-account-private-key-file={key}",
+            f"--root-ca-file={self.folder / 'apiserver.crt'}",
+        )
+        scheduler = self.kubeconfig("system:kube-scheduler")
+        self.sandbox.start(
+            "kube-scheduler",
+            str(self.binaries.path("kube-scheduler")),
+            f"--kubeconfig={scheduler}",
+            f"--authentication-kubeconfig={scheduler}",
+            f"--authorization-kubeconfig={scheduler}",
+            f"--bind-address={address}",
+            "--leader-elect=false",
+        )
+
+    def _is_ready(self, token: str) -> bool:
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {token}"})
+        # It signed its serving certificate itself, so that is its own authority.
+        trust = ssl.create_default_context(cafile=str(self.folder / "apiserver.crt"))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        try:
+            with opener.open(request, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _write_kubeconfig(self, user: str, token: str) -> None:
+        cluster = {"server": self.url, "certificate-authority": str(self.folder / "apiserver.crt")}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "testbed", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
+            "current-context": "testbed",
+        }
+        file = self.kubeconfig(user)
+        file.write_text(json.dumps(config, indent=1))  # JSON is YAML
+        file.chmod(0o600)
