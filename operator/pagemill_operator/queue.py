@@ -15,6 +15,9 @@ from pagemill_operator.cluster.interface import Key
 
 BACKOFF_START = 1.0  # seconds after the first failure in a row
 BACKOFF_CAP = 300.0
+EVENT_HOLD = (
+    5.0  # seconds after a failure in which events do not hurry the key; later they do: one may be the user's remedy
+)
 
 
 class KeyQueue:
@@ -30,7 +33,7 @@ class KeyQueue:
         self._due: dict[Key, float] = {}
         self._running: set[Key] = set()
         self._failures: dict[Key, int] = {}  # in a row
-        self._not_before: dict[Key, float] = {}  # while a key backs off, events don't hurry it
+        self._not_before: dict[Key, float] = {}
         self._stirred = asyncio.Event()
 
     def __len__(self) -> int:
@@ -42,13 +45,13 @@ class KeyQueue:
         self._due[key] = min(due, self._due.get(key, due))
         self._stirred.set()
 
-    def fail(self, key: Key) -> float:
-        """Make `key` due after its back-off; returns that, in seconds."""
+    def fail(self, key: Key, at_least: float = 0.0) -> float:
+        """Make `key` due after its back-off, or `at_least` seconds; returns which."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        seconds = backoff_seconds(failures) * self._jitter()
-        self._not_before[key] = self._clock() + seconds
-        self._due[key] = self._not_before[key]
+        seconds = max(at_least, backoff_seconds(failures) * self._jitter())
+        self._not_before[key] = self._clock() + max(at_least, min(seconds, EVENT_HOLD))
+        self._due[key] = self._clock() + seconds
         self._stirred.set()
         return seconds
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from pagemill_operator.cluster.interface import Key
+from pagemill_operator.cluster.interface import ClusterError, Key
 from pagemill_operator.queue import KeyQueue
 
 Reconcile = Callable[[Key], Awaitable[float | None]]  # seconds until it wants to be called again
@@ -62,7 +62,8 @@ class Worker:
             async with asyncio.timeout(RECONCILE_SECONDS):
                 again = await self._reconcile(key)
         except Exception as error:  # noqa: BLE001 - one key's trouble must not end the others
-            seconds = self._queue.fail(key)
+            at_least = error.retry_after if isinstance(error, ClusterError) else 0.0
+            seconds = self._queue.fail(key, at_least)
             what = " ".join(f"{type(error).__name__}: {error}".split())
             _LOG.warning("%s/%s: %s; again in %.0fs", key.namespace, key.name, what, seconds)
             _LOG.debug("the reconcile of %s failed", key, exc_info=error)

@@ -39,11 +39,15 @@ class Probe:
 
 
 class ClusterError(Exception):
-    """A call that failed. `refused` is true where repeating it can't help (403, 422): the message goes into the status."""
+    """A call that failed. `refused` is true where repeating it can't help (403, 422): the message goes into the status.
 
-    def __init__(self, message: str, *, refused: bool = False) -> None:
+    `retry_after`: seconds that the API server asks to be left alone for (429), else 0.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.refused = refused
+        self.retry_after = retry_after
 
 
 class Cluster(Protocol):
