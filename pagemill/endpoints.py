@@ -10,7 +10,7 @@ READY_PATH = "/ready"  # 200 when requests are taken; 503 with the same JSON whi
 METRICS_PATH = "/metrics"
 VERSION_PATH = "/version"
 
-MODELS_ENV = "PAGEMILL_MODELS"  # a folder of models as org/name/
+MODELS_ENV = "PAGEMILL_MODELS"  # folders of models as org/name/, split as PATH is; a fetch goes to the first
 MANAGEMENT_TOKEN_ENV = "PAGEMILL_MANAGEMENT_TOKEN"
 TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"
 HUB_ENDPOINT_ENV = "HF_ENDPOINT"

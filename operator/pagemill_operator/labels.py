@@ -12,4 +12,11 @@ FIELD_MANAGER = "pagemill-operator"
 DEPLOYMENT_LABEL = "pagemill.dev/deployment"  # on every child and its pods: the LLMDeployment's name
 NAME_LABEL = "app.kubernetes.io/name"  # "pagemill-server"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"  # "pagemill-operator"
-SPEC_HASH_ANNOTATION = "pagemill.dev/spec-hash"  # on an applied child: hash of what was applied, so that an unchanged world needs no write
+SPEC_HASH_ANNOTATION = (
+    "pagemill.dev/spec-hash"  # on an applied child: hash of what was applied, so that an unchanged world needs no write
+)
+TEMPLATE_HASH_ANNOTATION = "pagemill.dev/template-hash"  # on a pod: hash of what of the spec rolls pods (template_hash)
+SERVER_NAME = "pagemill-server"  # NAME_LABEL's value on whatever serves
+
+# Of a resource's own labels only these go to its children: Argo CD prunes what carries another object's tracking label.
+COPIED_LABELS = ("app.kubernetes.io/part-of", "app.kubernetes.io/component")

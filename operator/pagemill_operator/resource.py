@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from pagemill_operator.cluster.interface import Key, Manifest
 from pagemill_operator.errors import InvalidManifest
-from pagemill_operator.labels import API_VERSION, KIND
+from pagemill_operator.labels import API_VERSION, COPIED_LABELS, KIND
 from pagemill_operator.spec import LLMDeploymentSpec
 
 NAME_LIMIT = 50  # characters: children and their pods' labels must stay within 63
@@ -29,6 +29,7 @@ class Owner:
     key: Key
     uid: str
     generation: int
+    labels: Mapping[str, str] = field(default_factory=dict)  # of its own, those that its children take over
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ def owner_of(manifest: Manifest) -> Owner:
     """The identity of a manifest, which even an invalid one has."""
     metadata = manifest["metadata"]
     key = Key(metadata.get("namespace", ""), metadata["name"])
-    return Owner(key, metadata.get("uid", ""), int(metadata.get("generation", 1)))
+    labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name in COPIED_LABELS}
+    return Owner(key, metadata.get("uid", ""), int(metadata.get("generation", 1)), labels)
 
 
 def deleting(manifest: Manifest) -> bool:
@@ -75,8 +77,8 @@ def _shape_problems(manifest: Manifest) -> Iterator[str]:
         yield f"metadata.name: has {len(name)} characters, at most {NAME_LIMIT} are allowed"
     elif not _is_dns_label(name):
         yield f"metadata.name: {name!r} must be lower-case letters, digits and '-', beginning with a letter"
-    for field in set(manifest) - {"apiVersion", "kind", "metadata", "spec", "status"}:
-        yield f"{field}: unknown field"
+    for unknown in sorted(set(manifest) - {"apiVersion", "kind", "metadata", "spec", "status"}):
+        yield f"{unknown}: unknown field"
     if not isinstance(manifest.get("spec"), Mapping):
         yield "spec: is missing"
 

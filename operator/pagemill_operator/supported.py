@@ -28,6 +28,8 @@ _RULES: tuple[_Rule, ...] = (
     ("scheduling.agingSeconds", lambda s: s.scheduling.aging_seconds is not None, "remove it"),
     ("scheduling.ttftMs", lambda s: s.scheduling.ttft_ms is not None, "remove it"),
     ("scheduling.weights", lambda s: s.scheduling.weights is not None, "remove it"),
+    ("scheduling.maxQueuedRequests", lambda s: s.scheduling.max_queued_requests is not None, "remove it"),
+    ("scheduling.maxQueuedTokens", lambda s: s.scheduling.max_queued_tokens is not None, "remove it"),
     ("scheduling.policyConfigMap", lambda s: s.scheduling.policy_config_map is not None, "remove it"),
     (
         "autoscaling",

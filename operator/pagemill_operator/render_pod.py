@@ -1,0 +1,170 @@
+"""The pod of a replica: one container that serves, hardened to Pod Security's `restricted`.
+
+Pure. Everything here is part of the pod template: a change of this file restarts every model of every user at the next upgrade of
+the operator, which is why the golden manifests of tests/operator/golden guard it. Called by `render`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pagemill import model_ref
+from pagemill.endpoints import HEALTH_PATH, HUB_TOKEN_ENV, MODELS_ENV, READY_PATH, SERVING_PORT, TERMINATION_LOG_ENV
+from pagemill_operator import serve_flags
+from pagemill_operator.resource import Resource
+from pagemill_operator.spec import LLMDeploymentSpec
+
+CONTAINER = "server"
+PORT_NAME = "http"
+TERMINATION_LOG = "/dev/termination-log"
+CACHE_MOUNT = "/models-cache"  # where fetched models go: the claim of modelCache, else the pod's own disk
+IMAGE_MODELS = "/models"  # what an image may bring along
+GRACE_MARGIN = 15  # seconds beyond lame duck and drain, for the server to end its streams with an error event
+_PROBE_PERIOD = 2  # seconds
+_USER = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the container runs. Kept from the live Deployment while nothing that restarts has changed."""
+
+    name: str
+    pull_policy: str | None
+
+
+def pod_spec(resource: Resource, image: Image) -> dict[str, Any]:
+    """The template's `spec`."""
+    spec, pod = resource.spec, resource.spec.pod
+    account = pod.service_account_name or resource.owner.key.name
+    optional = {
+        "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets],
+        "nodeSelector": pod.node_selector,
+        "tolerations": list(pod.tolerations),
+        "affinity": pod.affinity,
+        "topologySpreadConstraints": list(pod.topology_spread_constraints),
+        "runtimeClassName": pod.runtime_class_name,
+        "priorityClassName": pod.priority_class_name,
+    }
+    return {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_seconds(spec),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+            **pod.security_context,
+        },
+        **{name: value for name, value in optional.items() if value},
+        "containers": [_container(resource, image)],
+        "volumes": [*_volumes(resource), *pod.volumes],
+    }
+
+
+def grace_seconds(spec: LLMDeploymentSpec) -> int:
+    """How long Kubernetes waits for a stop before it kills."""
+    return spec.rollout.lame_duck_seconds + spec.rollout.drain_timeout_seconds + GRACE_MARGIN
+
+
+def _container(resource: Resource, image: Image) -> dict[str, Any]:
+    spec = resource.spec
+    optional = {
+        "imagePullPolicy": image.pull_policy,
+        "envFrom": list(spec.pod.env_from),
+        "resources": _resources(spec),
+    }
+    return {
+        "name": CONTAINER,
+        "image": image.name,
+        "command": serve_flags.command(spec),
+        "args": serve_flags.arguments(resource),
+        "env": _environment(spec),
+        "ports": [{"name": PORT_NAME, "containerPort": SERVING_PORT, "protocol": "TCP"}],
+        **_probes(spec),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "File",
+        **{name: value for name, value in optional.items() if value},
+        "volumeMounts": [*_mounts(spec), *spec.pod.volume_mounts],
+    }
+
+
+def _resources(spec: LLMDeploymentSpec) -> dict[str, Any]:
+    limits = dict(spec.resources.limits)
+    if spec.accelerator == "gpu":
+        limits[spec.gpu.resource_name] = str(spec.gpu.count)
+    groups: dict[str, Mapping[str, str]] = {"requests": spec.resources.requests, "limits": limits}
+    return {name: dict(group) for name, group in groups.items() if group}
+
+
+def _environment(spec: LLMDeploymentSpec) -> list[Mapping[str, Any]]:
+    """Ours first; a variable of the user's own with the same name takes its place."""
+    ours: list[Mapping[str, Any]] = [
+        {"name": "HOME", "value": "/tmp"},
+        {"name": MODELS_ENV, "value": f"{CACHE_MOUNT}:{IMAGE_MODELS}"},
+        {"name": TERMINATION_LOG_ENV, "value": TERMINATION_LOG},
+    ]
+    if (secret := spec.hf_token_secret_ref) is not None:
+        source = {"secretKeyRef": {"name": secret.name, "key": secret.key}}
+        ours.append({"name": HUB_TOKEN_ENV, "valueFrom": source})
+    named = {variable["name"]: variable for variable in (*ours, *spec.pod.env)}
+    return list(named.values())
+
+
+def _probes(spec: LLMDeploymentSpec) -> dict[str, Any]:
+    """`/health` answers as soon as the port is bound and turns 503 when loading stalls, so the startup budget is the spec's."""
+    health: dict[str, Any] = {"httpGet": {"path": HEALTH_PATH, "port": PORT_NAME}}
+    ready: dict[str, Any] = {"httpGet": {"path": READY_PATH, "port": PORT_NAME}}
+    budget = math.ceil(spec.startup.timeout_seconds / _PROBE_PERIOD)
+    return {
+        "startupProbe": {**health, "periodSeconds": _PROBE_PERIOD, "timeoutSeconds": 5, "failureThreshold": budget},
+        "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        "readinessProbe": {**ready, "periodSeconds": _PROBE_PERIOD, "timeoutSeconds": 3, "failureThreshold": 2},
+    }
+
+
+def _volumes(resource: Resource) -> list[dict[str, Any]]:
+    spec, cache = resource.spec, resource.spec.model_cache
+    shm = {"medium": "Memory", "sizeLimit": f"{spec.pod.shm_size_mib}Mi"}
+    models: dict[str, Any] = {"emptyDir": {}}
+    if cache is not None:
+        models = {"persistentVolumeClaim": {"claimName": cache.existing_claim or claim_name(resource)}}
+    volumes: list[dict[str, Any]] = [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": shm},
+        {"name": "models", **models},
+    ]
+    ref = model_ref.parse(spec.model)
+    if ref.kind == "pvc":
+        claim = {"claimName": ref.location, "readOnly": True}
+        volumes.append({"name": "model", "persistentVolumeClaim": claim})
+    elif ref.kind == "oci":
+        volumes.append({"name": "model", "image": {"reference": ref.location, "pullPolicy": "IfNotPresent"}})
+    return volumes
+
+
+def _mounts(spec: LLMDeploymentSpec) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "models", "mountPath": CACHE_MOUNT},
+    ]
+    if model_ref.parse(spec.model).kind in ("pvc", "oci"):
+        mounts.append({"name": "model", "mountPath": serve_flags.MODEL_MOUNT, "readOnly": True})
+    return mounts
+
+
+def claim_name(resource: Resource) -> str:
+    """The claim that the operator makes for `modelCache.size`."""
+    return f"{resource.owner.key.name}-models"

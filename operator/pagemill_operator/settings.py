@@ -1,0 +1,38 @@
+"""What the operator itself is told at its start, as one frozen object. Filled by `__main__` (environment, chart) and by `up`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pagemill import __version__
+
+CPU_IMAGE_ENV = "PAGEMILL_CPU_IMAGE"
+GPU_IMAGE_ENV = "PAGEMILL_GPU_IMAGE"
+PULL_POLICY_ENV = "PAGEMILL_IMAGE_PULL_POLICY"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Defaults for what a spec leaves out, and the pace of looking."""
+
+    cpu_image: str = f"pagemill/server:{__version__}-cpu"
+    gpu_image: str = f"pagemill/server:{__version__}"
+    image_pull_policy: str | None = None  # None: Kubernetes' own default
+    version: str = __version__
+    look_again_seconds: float = 2.0  # while a replica loads: progress has no event of its own
+    settle_seconds: float = 15.0  # while a replica that serves has not said its capacity yet
+
+    def image(self, accelerator: str) -> str:
+        """The server's image for an accelerator, where the spec names none."""
+        return self.cpu_image if accelerator == "cpu" else self.gpu_image
+
+
+def from_environ(environ: Mapping[str, str]) -> Settings:
+    """Settings with what the environment names; an empty variable is none."""
+    default = Settings()
+    return Settings(
+        cpu_image=environ.get(CPU_IMAGE_ENV) or default.cpu_image,
+        gpu_image=environ.get(GPU_IMAGE_ENV) or default.gpu_image,
+        image_pull_policy=environ.get(PULL_POLICY_ENV) or None,
+    )
