@@ -1,4 +1,4 @@
-"""The operator's process: `pagemill operator` and `python -m pagemill_operator`. Connects, waits for the CRD, runs until told to end.
+"""The operator's process: `pagemill operator`, `python -m pagemill_operator`. Connects, waits for the CRD, runs until told to end.
 
 Owns flags, the log's format and the order of the start: lists before events before the worker, so that no reconcile sees half a
 cluster. kopf watches; `worker` acts.

@@ -1,14 +1,13 @@
 """A cluster of one machine behind the interface that the reconcile knows: objects in memory, pods as processes, Services as ports.
 
 Wires `store`, `controllers`, `node` and `front`, and tells the queue which LLMDeployment a change concerns. `pagemill up` and the
-tests use it. What it can't do (mount a claim, pull an image) is refused before: see `manifest_file`.
+tests use it. What it can't do (mount a claim or an image) `up_file` refuses before.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from pagemill_operator.cluster.interface import Key, Manifest, ObjectRef, Probe
@@ -27,12 +26,13 @@ _PAYLOADS = ("Deployment", "ReplicaSet", "Pod")  # whose changes the controllers
 class LocalCluster:
     """Use with `async with`: leaving it ends every process that is left, at once. `drain` before that ends them gently."""
 
-    def __init__(self, *, devices: tuple[str, ...], models: Path, log: Log, changed: Callable[[Key], None]) -> None:
+    def __init__(self, *, devices: tuple[str, ...], models: str, log: Log, changed: Callable[[Key], None]) -> None:
         self.store = ObjectStore()
         self._node = Node(self.store, Devices(devices), models, log)
         self._fronts: dict[Key, Front] = {}
         self._changed = changed
         self._stirred = asyncio.Event()
+        self._pod_gone = asyncio.Event()
         self.store.listen(self._on_change)
 
     async def __aenter__(self) -> LocalCluster:
@@ -47,6 +47,10 @@ class LocalCluster:
         for front in self._fronts.values():
             await front.close()
 
+    def front_ports(self) -> dict[Key, int]:
+        """Where each LLMDeployment is asked, on 127.0.0.1."""
+        return {key: front.port for key, front in self._fronts.items()}
+
     async def open_front(self, key: Key, port: int) -> None:
         """Listen for an LLMDeployment's requests; 503 until a replica is ready. Raises OSError when the port is taken."""
         front = Front(port, key.name, lambda: self._ready_ports(key))
@@ -57,23 +61,19 @@ class LocalCluster:
         """What `kubectl apply` is to a cluster."""
         self.store.apply(manifest)
 
-    def delete_resource(self, key: Key) -> None:
-        """What `kubectl delete` is to a cluster; its children go with it."""
+    async def remove_resource(self, key: Key) -> None:
+        """What `kubectl delete` is to a cluster: its children go with it. Returns when its last process has ended."""
         self.store.delete(KIND, key.namespace, key.name)
+        while self.store.of_deployment(key.namespace, key.name, "Pod"):
+            self._pod_gone.clear()
+            await self._pod_gone.wait()
+        if key in self._fronts and await self.resource(key) is None:  # it may have been put back meanwhile
+            await self._fronts.pop(key).close()
 
     async def drain(self) -> None:
-        """Delete every LLMDeployment and wait until the last process has ended."""
-        gone = asyncio.Event()
-
-        def look(_: Change) -> None:
-            if not self.store.all("Pod"):
-                gone.set()
-
-        self.store.listen(look)
-        for resource in self.store.all(KIND):
-            self.store.remove(resource)
-        if self.store.all("Pod"):
-            await gone.wait()
+        """Remove every LLMDeployment, all at once."""
+        keys = [Key(found["metadata"]["namespace"], found["metadata"]["name"]) for found in self.store.all(KIND)]
+        await asyncio.gather(*(self.remove_resource(key) for key in keys))
 
     def kill(self) -> None:
         """SIGKILL every process, now."""
@@ -111,6 +111,8 @@ class LocalCluster:
     def _on_change(self, change: Change) -> None:
         if change.kind in _PAYLOADS:
             self._stirred.set()
+        if change.kind == "Pod" and change.new is None:
+            self._pod_gone.set()
         for found in (change.old, change.new):
             key = deployment_of(found) if found is not None else None
             if key is not None:

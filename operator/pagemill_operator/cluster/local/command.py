@@ -1,11 +1,13 @@
 """A container's command and environment as they are run on this machine instead of in an image.
 
-Pure: the port and host flags are rewritten to this replica's own, the environment is the caller's with the container's on top.
-Called by `pod`.
+Pure: port and host become this replica's own, `pagemill` the one that runs, and the environment is the caller's with the
+container's on top. The lame duck goes: it waits for a cluster's endpoints to spread, and the front port knows at once. Called by
+`pod`.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +23,11 @@ class UnknownSecret(Exception):
 def local_command(container: Mapping[str, Any], port: int) -> list[str]:
     """Command and args, with every `--port` and `--host` (both spellings) made this replica's; added where there are none."""
     argv = [*(container.get("command") or ()), *(container.get("args") or ())]
-    flags = {"--port": str(port), "--host": LOCAL_ADDRESS}
-    rewritten = list(_rewrite(argv, flags))
-    missing = [part for flag, value in flags.items() if flag not in rewritten for part in (flag, value)]
+    if argv[:1] == ["pagemill"]:
+        argv[:1] = [sys.executable, "-m", "pagemill"]
+    needed = {"--port": str(port), "--host": LOCAL_ADDRESS}
+    rewritten = list(_rewrite(argv, {**needed, "--lame-duck-seconds": "0"}))
+    missing = [part for flag, value in needed.items() if flag not in rewritten for part in (flag, value)]
     return rewritten + missing
 
 
@@ -40,6 +44,9 @@ def local_environment(
     A variable that a Secret would fill is taken from the caller under its own name; UnknownSecret when it is not there.
     """
     environ = dict(caller)
+    for source in container.get("envFrom") or ():
+        if not _optional(source):
+            raise UnknownSecret("envFrom takes variables from a Secret or ConfigMap, and there are none on one machine")
     for variable in container.get("env") or ():
         if "valueFrom" not in variable:
             environ[variable["name"]] = variable.get("value", "")
@@ -48,12 +55,17 @@ def local_environment(
                 f"{variable['name']} comes from a Secret, and there are none on one machine: "
                 f"set {variable['name']} in the environment of `pagemill up`"
             )
-    return environ | {
-        MODELS_ENV: models,
-        TERMINATION_LOG_ENV: termination_log,
-        "CUDA_VISIBLE_DEVICES": ",".join(devices),
-        "PYTHONUNBUFFERED": "1",
-    }
+    home = {"HOME": caller["HOME"]} if "HOME" in caller else {}
+    return (
+        environ
+        | home
+        | {
+            MODELS_ENV: models,
+            TERMINATION_LOG_ENV: termination_log,
+            "CUDA_VISIBLE_DEVICES": ",".join(devices),
+            "PYTHONUNBUFFERED": "1",
+        }
+    )
 
 
 def _rewrite(argv: Sequence[str], flags: Mapping[str, str]) -> Iterator[str]:

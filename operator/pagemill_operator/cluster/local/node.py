@@ -28,7 +28,7 @@ Log = Callable[[str], None]
 class Node:
     """Start and end it with `async with`; `sync` after every change of a pod."""
 
-    def __init__(self, store: ObjectStore, devices: Devices, models: Path, log: Log) -> None:
+    def __init__(self, store: ObjectStore, devices: Devices, models: str, log: Log) -> None:
         self._store = store
         self._devices = devices
         self._models = models
@@ -87,7 +87,7 @@ class Node:
         site = Site(
             port=self._free_port(),
             devices=devices,
-            models=str(self._models),
+            models=self._models,
             folder=folder,
             emit=lambda line: self._log(f"{prefix} | {line}"),
             session=self._session,
