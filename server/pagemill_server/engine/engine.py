@@ -43,6 +43,8 @@ class Engine:
         self.limits = limits
         self.kv_cache = KVCache(limits.num_blocks, limits.block_size)
         self.scheduler = Scheduler(self.kv_cache, config, policies.load(config.policy))
+        # Tokens that one sequence may reach, prompt and output: what the model allows and the whole cache holds.
+        self.max_sequence_len = min(limits.max_model_len, self.kv_cache.capacity)
         self.dead: str | None = None
         self._runner = runner
         self._seed = seed
@@ -58,11 +60,6 @@ class Engine:
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
-
-    @property
-    def max_sequence_len(self) -> int:
-        """Tokens that one sequence may reach, prompt and output: what the model allows and what the whole cache can hold."""
-        return min(self.limits.max_model_len, self.kv_cache.capacity)
 
     def check(self, request: AddRequest) -> None:
         """Raise RequestRefused for what can never be served. Reads only what never changes, so any thread may ask."""

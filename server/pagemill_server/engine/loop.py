@@ -65,7 +65,7 @@ class MailboxStream:
     def _leave(self) -> None:
         if not self._over:
             self._over = True
-            self._loop.hang_up(self._request_id)
+            self._loop.leave(self._request_id, self._mailbox)
 
 
 class EngineLoop:
@@ -74,11 +74,12 @@ class EngineLoop:
     One event loop at a time: the one that `submit` is called on.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
+        self._clock = clock  # the engine's: its last_progress is compared with it
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stats = engine.stats()
-        self._mailboxes: dict[str, Mailbox] = {}  # of requests that have not had their last output; the event loop's
+        self._mailboxes: dict[str, Mailbox] = {}  # of requests that have not had their last output
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._busy_since = 0.0
         self._stopping = False
@@ -99,6 +100,7 @@ class EngineLoop:
         if self._event_loop is not running:
             assert self._event_loop is None or self._event_loop.is_closed(), "an engine serves one event loop at a time"
             self._event_loop = running
+            self._mailboxes.clear()  # of the loop before: it closed, nobody can read them
         mailbox: Mailbox = asyncio.Queue()
         self._send(request)
         self._mailboxes[request.request_id] = mailbox
@@ -107,10 +109,13 @@ class EngineLoop:
     def abort(self, request_id: str) -> None:
         self._send(AbortRequest(request_id))
 
-    def hang_up(self, request_id: str) -> None:
-        """Abort a request whose outputs nobody reads any more; those on their way are dropped."""
-        self._mailboxes.pop(request_id, None)
-        self._send(AbortRequest(request_id))
+    def leave(self, request_id: str, mailbox: Mailbox) -> None:
+        """Abort a request whose outputs nobody reads any more. Its mailbox stays until the last one: the id is in use so long.
+
+        One that had its last output is left alone, for its id may name another request by now.
+        """
+        if self._mailboxes.get(request_id) is mailbox:
+            self._send(AbortRequest(request_id))
 
     @property
     def stats(self) -> EngineStats:
@@ -123,7 +128,7 @@ class EngineLoop:
     def stalled_for(self) -> float:
         if not self._busy:
             return 0.0
-        return max(0.0, time.monotonic() - max(self._stats.last_progress, self._busy_since))
+        return max(0.0, self._clock() - max(self._stats.last_progress, self._busy_since))
 
     async def stop(self) -> None:
         """Abort what still runs (each stream ends with ABORT) and end the thread, once its present step is done."""
@@ -138,7 +143,7 @@ class EngineLoop:
 
     def _send(self, command: Command) -> None:
         if not self._busy:
-            self._busy_since = time.monotonic()
+            self._busy_since = self._clock()
         self._commands.put(command)
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:

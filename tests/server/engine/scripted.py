@@ -6,6 +6,7 @@ slot or a chunk out of place changes the answer, and `answer` says what it must 
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -81,12 +82,18 @@ class SlotRunner:
 
 
 def make_engine(
-    *, num_blocks: int = 8, block_size: int = 4, max_model_len: int = 10_000, seed: int = 0, **config: int
+    *,
+    num_blocks: int = 8,
+    block_size: int = 4,
+    max_model_len: int = 10_000_000,
+    seed: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+    **config: int,
 ) -> tuple[Engine, SlotRunner]:
     limits = EngineLimits(max_model_len, VOCAB, num_blocks, block_size)
     scheduler = SchedulerConfig(**config)  # type: ignore[arg-type]
     runner = SlotRunner(limits, scheduler)
-    return Engine(runner, limits, scheduler, seed), runner
+    return Engine(runner, limits, scheduler, seed, clock), runner
 
 
 _ids = count()

@@ -105,13 +105,20 @@ def test_the_last_admitted_gives_way_and_comes_back_first() -> None:
     assert bench.last.sequences[0].token_ids == tuple(bench.sequences[1].token_ids[:9])
 
 
+class NewestFirst(Fcfs):
+    def key(self, sequence: Sequence) -> tuple[float, ...]:
+        return (-sequence.seq_id,)
+
+
 def test_blocks_that_a_preemption_freed_are_not_given_to_the_queue_in_the_same_step() -> None:
-    bench = Bench([4, 12, 1], num_blocks=6)
+    bench = Bench([4, 4], num_blocks=4, max_num_seqs=2, policy=NewestFirst())
     bench.steps(5)
-    assert bench.cache.num_free == 0
-    assert bench.step() == {0: 1}
-    assert bench.sequences[1].num_preemptions == 1
-    assert bench.cache.num_free == 3
+    newest = Sequence(2, make_request(1), seed=0)
+    bench.sequences.append(newest)
+    bench.scheduler.add(newest)
+    assert bench.step() == {1: 1}, "a block and a place are free for the newest, but the running may still need them"
+    assert bench.cache.num_free == 1
+    assert bench.step() == {1: 1, 2: 1}
 
 
 def test_removing_twice_is_removing_once() -> None:
@@ -143,6 +150,21 @@ def test_a_policy_orders_the_queue_and_holds_back_but_never_stops_all() -> None:
     assert bench.step() == {2: 1}, "the policy lets nobody in beside it"
     bench.scheduler.remove(bench.sequences[2])
     assert bench.step() == {1: 2}
+
+
+class Listener(Fcfs):
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+
+    def admit(self, sequence: Sequence, needed_blocks: int, free_blocks: int) -> bool:
+        self.asked.append((sequence.seq_id, needed_blocks, free_blocks))
+        return True
+
+
+def test_a_policy_is_told_what_admission_would_take() -> None:
+    policy = Listener()
+    Bench([4, 3, 8], policy=policy).step()
+    assert policy.asked == [(1, 1, 98), (2, 3, 97)]
 
 
 class OldestGivesWay(Contrary):
