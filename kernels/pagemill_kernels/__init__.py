@@ -1,1 +1,1 @@
-"""Kernels, one operation a file, and `reference`, their specification in plain torch."""
+"""Pagemill's kernels, one operation a file, each specified in plain torch by `reference`. Called by `pagemill_server.model`."""

@@ -1,0 +1,82 @@
+"""What each kernel computes, in plain torch: the specification that every backend's results are compared with.
+
+Clear before fast. `rms_norm`, `rotary` and `swiglu` are also what the model calls on CPU; attention over the paged cache has a
+faster twin in `pagemill_server.model.attention`. Knows nothing of schedulers or model files.
+
+A layer's cache is two tensors [num_kv_heads, num_blocks, block_size, head_dim]; slot = block * block_size + offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Root mean square norm over the last dimension, computed in float32. x [..., n], weight [n] → [..., n] in x's dtype.
+
+    https://arxiv.org/abs/1910.07467
+    """
+    wide = x.float()
+    variance = wide.square().mean(-1, keepdim=True)
+    return (wide * torch.rsqrt(variance + eps)).to(x.dtype) * weight
+
+
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate each head's halves (the layout of Hugging Face's Llama). x [T, heads, d] → the same, in x's dtype.
+
+    cos and sin are [T, d]; sin's first half is negated, so that one swap of the halves serves both.
+    https://arxiv.org/abs/2104.09864
+    """
+    half = x.shape[-1] // 2
+    swapped = torch.cat((x[..., half:], x[..., :half]), dim=-1)
+    # Two products and a sum, not addcmul: a fused multiply-add would round differently in a vector loop's tail.
+    return x * cos.unsqueeze(1) + swapped * sin.unsqueeze(1)
+
+
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up. gate_up [T, 2 * n], gate first → [T, n]. https://arxiv.org/abs/2002.05202"""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+def write_kv(
+    key_cache: torch.Tensor,  # [num_kv_heads, num_blocks, block_size, head_dim], written in place
+    value_cache: torch.Tensor,
+    key: torch.Tensor,  # [T, num_kv_heads, head_dim]
+    value: torch.Tensor,
+    slot_mapping: torch.Tensor,  # int64 [T], distinct
+) -> None:
+    """Put each token's key and value into its slot."""
+    heads, _, block_size, head_dim = key_cache.shape
+    for row, slot in enumerate(slot_mapping.tolist()):
+        block, offset = divmod(slot, block_size)
+        key_cache[:, block, offset] = key[row].view(heads, head_dim)
+        value_cache[:, block, offset] = value[row].view(heads, head_dim)
+
+
+def paged_attention(
+    query: torch.Tensor,  # [T, num_heads, head_dim]
+    key_cache: torch.Tensor,  # [num_kv_heads, num_blocks, block_size, head_dim]
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,  # int64 [S, most blocks]
+    seq_lens: Sequence[int],  # S: tokens in the cache, this step's included
+    query_start: Sequence[int],  # S + 1: sequence i's tokens are rows query_start[i] .. query_start[i+1]
+) -> torch.Tensor:  # [T, num_heads, head_dim]
+    """Causal grouped-query attention of each sequence's newest tokens over all of its cached ones, scaled by 1/sqrt(head_dim)."""
+    kv_heads, _, block_size, head_dim = key_cache.shape
+    group = query.shape[1] // kv_heads
+    out = torch.empty_like(query)
+    for index, seq_len in enumerate(seq_lens):
+        first, last = query_start[index], query_start[index + 1]
+        blocks = block_tables[index, : -(-seq_len // block_size)]
+        keys = key_cache[:, blocks].reshape(kv_heads, -1, head_dim)[:, :seq_len].float()
+        values = value_cache[:, blocks].reshape(kv_heads, -1, head_dim)[:, :seq_len].float()
+        for row in range(first, last):
+            visible = seq_len - (last - first) + (row - first) + 1  # the token's own position included
+            for head in range(query.shape[1]):
+                scores = keys[head // group, :visible] @ query[row, head].float() * head_dim**-0.5
+                out[row, head] = (scores.softmax(0) @ values[head // group, :visible]).to(query.dtype)
+    return out

@@ -1,0 +1,105 @@
+"""The weights of a checkpoint by their Hugging Face names, whatever file they lie in. Read one by one; never a pickle.
+
+A family takes what it needs by name and shape (`take`, `take_rows`); `finish` then refuses a checkpoint that holds weights nobody
+took, which would be a model computed wrongly. Headers were read by `pagemill.model_files`; here are the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_files import ModelFiles
+from pagemill.tensor_info import TensorInfo
+from pagemill_server.model import gguf_names
+
+Progress = Callable[[int, int], None]  # bytes read, bytes in all
+
+_READ = 16 << 20  # bytes between two words of progress
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
+_RECOMPUTED = ("rotary_emb.inv_freq",)  # old checkpoints carry these; they follow from the config
+
+
+class Checkpoint:
+    """Reads from `files`, gives tensors of `dtype` on `device`."""
+
+    def __init__(
+        self, files: ModelFiles, dtype: torch.dtype, device: torch.device, progress: Progress = lambda done, total: None
+    ) -> None:
+        self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
+        self._left = dict(files.tensors)
+        self._done, self._total = 0, files.weights_bytes
+        progress(0, self._total)
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        """The tensor of a Hugging Face name. Raises PagemillError(ModelInvalid) when it is missing or of another shape."""
+        found = self.take_if_there(name, *shape)
+        if found is None:
+            raise self._invalid(f"tensor {self._own_name(name)} is missing")
+        return found
+
+    def take_if_there(self, name: str, *shape: int) -> torch.Tensor | None:
+        """The same, or None when the checkpoint has no such tensor."""
+        info = self._left.pop(self._own_name(name), None)
+        if info is None:
+            return None
+        if info.shape != shape:
+            raise self._invalid(f"tensor {info.name} has shape {list(info.shape)}, the config asks for {list(shape)}")
+        tensor = self._read(info)
+        if self._files.format == "gguf":
+            tensor = gguf_names.restore(name, tensor, self._files.config)
+        return tensor.to(self._device, self._dtype)
+
+    def take_rows(self, names: Sequence[str], sizes: Sequence[int], *rest: int) -> torch.Tensor:
+        """Several tensors [size, *rest] as one, row under row: one product instead of several."""
+        return torch.cat([self.take(name, size, *rest) for name, size in zip(names, sizes, strict=True)])
+
+    def finish(self) -> None:
+        """Say that all was taken; raises PagemillError(UnsupportedArchitecture) for what was not."""
+        spare = {"lm_head.weight"} if self._files.config.tie_word_embeddings else set()
+        left = [name for name in self._left if name not in spare and not name.endswith(_RECOMPUTED)]
+        if left:
+            raise PagemillError(
+                FailureReason.UNSUPPORTED_ARCHITECTURE,
+                f"{self._files.path} holds {len(left)} tensors that {self._files.config.architecture} does not have, "
+                f"such as {left[0]}: it is another architecture than its config says",
+            )
+        self._progress(self._total, self._total)
+
+    def _own_name(self, name: str) -> str:
+        return gguf_names.translate(name) if self._files.format == "gguf" else name
+
+    def _read(self, info: TensorInfo) -> torch.Tensor:
+        data = np.empty(info.nbytes, dtype=np.uint8)
+        with info.file.open("rb") as file:
+            file.seek(info.offset)
+            for part in _parts(data):
+                if file.readinto(part.data) != len(part):
+                    raise PagemillError(
+                        FailureReason.MODEL_TRUNCATED, f"{info.file} ends inside tensor {info.name}: fetch it again"
+                    )
+                self._done += len(part)
+                self._progress(self._done, self._total)
+        if info.dtype in _FLOATS:
+            return torch.from_numpy(data).view(_FLOATS[info.dtype]).view(info.shape)
+        if self._files.format != "gguf":
+            raise self._invalid(f"tensor {info.name} is stored as {info.dtype}: float types are wanted")
+        rows = data.reshape(prod(info.shape[:-1]), -1)
+        try:
+            return torch.from_numpy(dequantize(rows, GGMLQuantizationType[info.dtype])).view(info.shape)
+        except (NotImplementedError, KeyError):
+            raise self._invalid(f"tensor {info.name} is stored as {info.dtype}, which can't be read") from None
+
+    def _invalid(self, why: str) -> PagemillError:
+        return PagemillError(FailureReason.MODEL_INVALID, f"{self._files.path}: {why}")
+
+
+def _parts(data: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Iterator[np.ndarray[tuple[int], np.dtype[np.uint8]]]:
+    for start in range(0, len(data), _READ):
+        yield data[start : start + _READ]

@@ -1,0 +1,41 @@
+"""Which class computes which architecture. A new family is one file and one line here (and in `pagemill.config_reading`)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_config import ModelConfig
+from pagemill_server.model.checkpoint import Checkpoint
+from pagemill_server.model.interface import StepAttention
+from pagemill_server.model.llama import Llama
+
+
+class Model(Protocol):
+    """What the runner needs of a family. T = tokens of the step, R = rows that are sampled."""
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: StepAttention) -> torch.Tensor:
+        """int64 [T], int64 [T] → hidden states [T, hidden_size]."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden_size] → float32 [R, vocab_size]."""
+        ...
+
+
+FAMILIES = {"LlamaForCausalLM": Llama, "MistralForCausalLM": Llama}
+
+
+def make_model(checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> Model:
+    """Build the model and take its weights; raises PagemillError for what can't be served."""
+    family = FAMILIES.get(config.architecture)
+    if family is None:
+        raise PagemillError(
+            FailureReason.UNSUPPORTED_ARCHITECTURE,
+            f"architecture {config.architecture} can't be served; these can: {', '.join(FAMILIES)}",
+        )
+    model = family(checkpoint, config, max_positions)
+    checkpoint.finish()
+    return model

@@ -1,0 +1,71 @@
+"""Matrix products with weights: oneDNN's prepacked form where it can be had, torch's own elsewhere.
+
+Prepacked products are faster for small batches and give a row the same bits whatever the batch (measured: docs/log.md), all but
+single rows on some machines, which `PackedLinear` finds out and pads. Used by the model families; knows no layers.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch.nn import functional
+
+_BATCH_HINT = 16  # rows that the packed layout is made for; any from 8 up gives the same bits
+
+
+class Linear(Protocol):
+    """x [T, in] → [T, out]."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    """The best product for a weight [out, in] and a bias [out]; the weight may be copied, so don't keep it."""
+    if weight.device.type == "cpu" and weight.dtype == torch.float32 and can_pack():
+        return PackedLinear(weight, bias)
+    return PlainLinear(weight, bias)
+
+
+def can_pack() -> bool:
+    """Whether this torch has the private operators that prepack."""
+    return (
+        torch._C._has_mkldnn
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+
+
+class PlainLinear:
+    """torch's own."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self._weight, self._bias)
+
+
+class PackedLinear:
+    """oneDNN's, float32. `pads` says whether a single row is computed as two."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _BATCH_HINT)
+        self._bias = bias
+        self.pads = False
+        self.pads = self._single_row_differs(weight.shape[1])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.pads and x.shape[0] == 1:
+            return self._product(torch.cat((x, x)))[:1]
+        return self._product(x)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return product
+
+    def _single_row_differs(self, in_size: int) -> bool:
+        """On AVX-512 one row of 1536 or more elements takes another kernel. Asked of the machine, not of its name."""
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn((2, in_size), generator=generator)
+        return not torch.equal(self._product(rows)[:1], self._product(rows[:1]))

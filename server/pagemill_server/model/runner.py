@@ -1,0 +1,41 @@
+"""Computes one step: batch → model → sampler. Owns the weights and, through its backend, the KV tensors.
+
+Implements `engine.ports.ModelRunner`; called by the engine's thread only. Made by `load.load_runner`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
+from pagemill_server.model.batch import InputBatch, make_batch
+from pagemill_server.model.families import Model
+from pagemill_server.model.interface import AttentionBackend
+from pagemill_server.model.sampler import sample
+
+
+class Runner:
+    """The model on its device."""
+
+    def __init__(self, model: Model, attention: AttentionBackend, block_size: int, device: torch.device) -> None:
+        self._model, self._attention, self._block_size, self._device = model, attention, block_size, device
+
+    def run(self, output: SchedulerOutput) -> RunnerOutput:
+        """Compute the step's tokens, write their KV through the block tables, sample where asked."""
+        if not output.sequences:
+            return RunnerOutput({})
+        with torch.inference_mode():
+            batch = make_batch(output, self._block_size, self._device)
+            hidden = self._hidden(batch)
+            if not batch.sampled:
+                return RunnerOutput({})
+            logits = self._model.logits(hidden.index_select(0, batch.sample_rows))
+            return sample(logits, batch.sampled)
+
+    def logits(self, output: SchedulerOutput) -> torch.Tensor:
+        """The step's logits for every token, float32 [T, vocab_size]: what tests and evaluations compare."""
+        with torch.inference_mode():
+            return self._model.logits(self._hidden(make_batch(output, self._block_size, self._device)))
+
+    def _hidden(self, batch: InputBatch) -> torch.Tensor:
+        return self._model.forward(batch.token_ids, batch.positions, self._attention.begin(batch.metadata))
