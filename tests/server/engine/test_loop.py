@@ -42,8 +42,10 @@ class Gate:
 
 
 @asynccontextmanager
-async def engine_loop(**options: int) -> AsyncIterator[tuple[EngineLoop, SlotRunner, Gate]]:
-    engine, runner = make_engine(**options)
+async def engine_loop(
+    *, num_blocks: int = 8, max_num_seqs: int = 64
+) -> AsyncIterator[tuple[EngineLoop, SlotRunner, Gate]]:
+    engine, runner = make_engine(num_blocks=num_blocks, max_num_seqs=max_num_seqs)
     gate = Gate(runner)
     loop = EngineLoop(engine)
     try:
