@@ -55,8 +55,12 @@ def _unique_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, A
     return loader.construct_mapping(node, deep=True)
 
 
+def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
+    return str(loader.construct_scalar(node))
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_str)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _text)
 
 
 def _documents(path: str) -> list[dict[str, Any]]:

@@ -87,8 +87,8 @@ class Status(StatusPart):
     model_revision: str | None = Field(None, description="Revision of the model.")
     capacity: Capacity | None = Field(None, description="What one replica holds.")
     loading: Loading | None = Field(None, description="How far a start is.")
-    autoscaling: AutoscalingStatus | None = Field(None, description="The last scaling decision.")
-    rollout: RolloutStatus | None = Field(None, description="What a change has yet to reach.")
+    autoscaling: AutoscalingStatus | None = Field(default=None, description="The last scaling decision.")
+    rollout: RolloutStatus | None = Field(default=None, description="What a change has yet to reach.")
     conditions: tuple[Condition, ...] = Field(
         (),
         description="Ready, Progressing, Degraded and what explains them.",
