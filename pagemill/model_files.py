@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from pagemill.tensor_info import TensorInfo
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"-of-(\d{1,6})\.safetensors$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,10 @@ def _inspect(path: Path) -> ModelFiles:
     if not path.is_dir():
         raise PagemillError(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist: check the model's path")
     names = sorted(entry.name for entry in path.iterdir() if entry.is_file())
+    if parts := [name for name in names if name.endswith(".part")]:
+        raise PagemillError(
+            FailureReason.MODEL_TRUNCATED, f"{path} is not whole, {parts[0]} is still being fetched: fetch it again"
+        )
     if any(name.endswith(".safetensors") for name in names):
         return _inspect_safetensors(path, names)
     ggufs = [name for name in names if name.endswith(".gguf")]
@@ -178,7 +184,12 @@ def _shards(folder: Path, names: list[str]) -> list[str]:
         whole = [
             name for name in names if name == "model.safetensors"
         ]  # others beside it are copies (consolidated, adapters)
-        return whole or [name for name in names if name.endswith(".safetensors")]
+        shards = whole or [name for name in names if name.endswith(".safetensors")]
+        if (match := _SHARD.search(shards[0])) and len(shards) < int(match[1]):
+            raise PagemillError(
+                FailureReason.MODEL_TRUNCATED, f"{folder} has {len(shards)} of {match[1]} shards: fetch it again"
+            )
+        return shards
     index = _read_json(folder / INDEX)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
