@@ -8,7 +8,7 @@ from typing import Any
 
 from pagemill_operator.labels import API_VERSION, DEPLOYMENT_LABEL, KIND
 
-TINY_SERVER = Path(__file__).resolve().parents[1] / "tiny_server.py"
+TINY_SERVER = Path(__file__).resolve().parents[2] / "tiny_server.py"
 
 
 def resource(name: str = "tiny") -> dict[str, Any]:
