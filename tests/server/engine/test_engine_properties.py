@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutput
 
-from tests.server.engine.scripted import answer, make_engine, make_request, token_ids
+from tests.server.engine.scripted import VOCAB, answer, make_engine, make_request, token_ids
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -33,7 +33,10 @@ class EngineMachine(RuleBasedStateMachine):
     def add(self, length: float, max_tokens: int) -> None:
         if self.engine.dead is not None or self.engine.max_sequence_len < 2:
             return
-        request = make_request(1 + int(length * (self.engine.max_sequence_len - 2)), max_tokens)
+        # Numbered by this machine, not by the process: hypothesis replays a run and must find it the same.
+        number = len(self.requests)
+        prompt = [(31 * number + i) % VOCAB for i in range(1 + int(length * (self.engine.max_sequence_len - 2)))]
+        request = make_request(prompt, max_tokens, request_id=f"r{number:03}")
         self.engine.add(request)
         self.requests[request.request_id] = request
         self.outputs[request.request_id] = []
