@@ -15,7 +15,7 @@ from pagemill_operator.cluster.local import controllers
 from pagemill_operator.cluster.local.devices import Devices
 from pagemill_operator.cluster.local.front import Front
 from pagemill_operator.cluster.local.node import Log, Node
-from pagemill_operator.cluster.local.pod_status import is_ready
+from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS, is_ready
 from pagemill_operator.cluster.local.store import Change, ObjectStore, deployment_of
 from pagemill_operator.labels import KIND
 
@@ -93,6 +93,10 @@ class LocalCluster:
         applied = self.store.apply(manifest)
         if applied["kind"] == "PersistentVolumeClaim":
             self.store.set_status(applied, {"phase": "Bound"})
+        key = deployment_of(applied)
+        if applied["kind"] == "Service" and key is not None and (front := self._fronts.get(Key(*key))) is not None:
+            address = {"ip": LOCAL_ADDRESS, "ports": [{"port": front.port, "protocol": "TCP"}]}
+            self.store.set_status(applied, {"loadBalancer": {"ingress": [address]}})
 
     async def delete(self, ref: ObjectRef) -> None:
         self.store.delete(ref.kind, ref.namespace, ref.name)

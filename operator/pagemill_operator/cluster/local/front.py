@@ -13,6 +13,7 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS
+from yarl import URL
 
 RETRY_AFTER_SECONDS = 2
 _HOP_BY_HOP = frozenset(
@@ -81,7 +82,9 @@ class Front:
             (name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP
         )
         headers["X-Forwarded-For"] = request.remote or ""
-        url = f"http://{LOCAL_ADDRESS}:{port}{request.raw_path}"
+        url = URL(
+            f"http://{LOCAL_ADDRESS}:{port}{request.raw_path}", encoded=True
+        )  # as it came, not as yarl would quote it
         body = request.content if request.body_exists else None
         async with self._session.request(
             request.method, url, headers=headers, data=body, allow_redirects=False, skip_auto_headers=_AUTO_HEADERS

@@ -1,0 +1,140 @@
+"""The front port: what it passes on and how it chooses, against real servers on other ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+from pagemill_operator.cluster.local.front import Front
+from yarl import URL
+
+from tests.operator.cluster.local.conftest import free_port
+
+
+class Backend:
+    """A server that holds requests to /hold until it is told, counts them, and sees them cut."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.release = asyncio.Event()
+        self.held = 0
+        self.arrived = asyncio.Semaphore(0)
+        self.cut = asyncio.Event()
+
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path == "/hold":
+            self.held += 1
+            self.arrived.release()
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cut.set()
+                raise
+        if request.path == "/half":
+            response = web.StreamResponse(headers={"Content-Length": "100"})
+            await response.prepare(request)
+            await response.write(b"half")
+            assert request.transport is not None
+            request.transport.abort()
+            return response
+        body = await request.text()
+        text = f"{request.method} {request.raw_path} {body} {request.headers.get('X-Asked', '')}"
+        return web.Response(text=text, status=418, headers={"X-Backend": str(self.port), "Connection": "close"})
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Backend]:
+        runner = web.ServerRunner(web.Server(self.serve, handler_cancellation=True), shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port).start()
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+
+class Setting:
+    """A front before some backends; `ports` is what is ready."""
+
+    def __init__(self, front: Front, session: aiohttp.ClientSession, ports: list[int]) -> None:
+        self.front, self.session, self.ports = front, session, ports
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.front.port}{path}"
+
+
+@pytest.fixture
+async def setting() -> AsyncIterator[Setting]:
+    ports: list[int] = []
+    front = Front(free_port(), "tiny", lambda: ports)
+    await front.open()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Setting(front, session, ports)
+    finally:
+        await front.close()
+
+
+async def test_a_request_and_its_answer_pass_unchanged(setting: Setting) -> None:
+    async with Backend().running() as backend:
+        setting.ports.append(backend.port)
+        request = setting.session.post(
+            URL(setting.url("/v1/a%20b?x=%2F&y"), encoded=True), data="body", headers={"X-Asked": "yes"}
+        )
+        async with request as response:
+            assert response.status == 418
+            assert await response.text() == "POST /v1/a%20b?x=%2F&y body yes"
+            assert response.headers["X-Backend"] == str(backend.port)
+            assert response.headers.get("Connection") is None, "that was about the inner connection"
+
+
+async def test_the_replica_with_the_least_to_do_is_asked(setting: Setting) -> None:
+    async with Backend().running() as one, Backend().running() as two:
+        setting.ports += [one.port, two.port]
+        held = [asyncio.create_task(setting.session.get(setting.url("/hold"))) for _ in range(4)]
+        for backend in (one, one, two, two):
+            await asyncio.wait_for(backend.arrived.acquire(), 10)
+        assert (one.held, two.held) == (2, 2)
+        one.release.set()
+        await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+        async with setting.session.get(setting.url("/")) as response:
+            assert response.headers["X-Backend"] == str(one.port)
+        two.release.set()
+        for answer in await asyncio.gather(*held):
+            answer.release()
+
+
+async def test_a_replica_that_cannot_be_reached_is_passed_over(setting: Setting) -> None:
+    async with Backend().running() as backend:
+        setting.ports += [1, backend.port]
+        async with setting.session.get(setting.url("/")) as response:
+            assert response.headers["X-Backend"] == str(backend.port)
+    setting.ports[:] = [1]
+    async with setting.session.get(setting.url("/")) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "2")
+        assert (await response.json())["error"]["code"] == "no_ready_replica"
+
+
+async def test_a_client_that_hangs_up_is_passed_on(setting: Setting) -> None:
+    async with Backend().running() as backend:
+        setting.ports.append(backend.port)
+        asking = asyncio.create_task(setting.session.get(setting.url("/hold")))
+        await asyncio.wait_for(backend.arrived.acquire(), 10)
+        asking.cancel()
+        await asyncio.wait_for(backend.cut.wait(), 10)
+
+
+async def test_an_answer_that_breaks_off_breaks_off(setting: Setting) -> None:
+    async with Backend().running() as backend:
+        setting.ports.append(backend.port)
+        with pytest.raises(aiohttp.ClientError):
+            async with setting.session.get(setting.url("/half")) as response:
+                await response.read()
+
+
+async def test_a_taken_port_is_an_error(setting: Setting) -> None:
+    with pytest.raises(OSError, match="address already in use"):
+        await Front(setting.front.port, "other", list).open()
