@@ -16,7 +16,17 @@ from pagemill_operator.fields import Group, ObjectName, Quantity, Text, group, h
 from pagemill_operator.spec_pod import NamedReference, Pod, Resources
 from pagemill_operator.spec_scaling import Autoscaling
 
-MODEL_PATTERN = r"^\S+$"
+MODEL_PATTERN = r"^((hf|pvc|oci)://[^\s]+|file:///[^\s]+|[^\s:]+)$"
+# What the operator itself puts on the command line; a second one would leave it open which of both holds.
+OWNED_FLAGS = frozenset(
+    (
+        *("--host", "--port", "--model", "--device", "--dtype", "--served-model-name", "--gpu-memory-utilization"),
+        *("--max-model-len", "--block-size", "--max-num-seqs", "--max-num-batched-tokens", "--kv-cache-memory-bytes"),
+        *("--seed", "--scheduling-policy", "--max-num-queued-reqs", "--max-num-queued-tokens", "--quantization"),
+        *("--enable-prefix-caching", "--no-enable-prefix-caching", "--kv-offloading-size", "--tensor-parallel-size"),
+        *("--api-key", "--lame-duck-seconds", "--shutdown-timeout", "--startup-timeout"),
+    )
+)
 POLICY_PATTERN = r"^(fcfs|priority|fair|deadline|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$"
 
 
@@ -31,7 +41,7 @@ class Gpu(Group):
         max_length=253,
     )
     memory_gib: float | None = operator(
-        "Memory of one GPU in GiB, for the memory check before a GPU is taken; left out, the server measures it.",
+        "Memory of one GPU in GiB, for the memory check of `pagemill plan`; the server measures its own.",
         gt=0,
         alias="memoryGiB",
     )
@@ -60,6 +70,14 @@ class Engine(Group):
         (),
         max_length=64,
     )
+
+    @field_validator("extra_args")
+    @classmethod
+    def _no_field_of_its_own(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if (flag := word.partition("=")[0]) in OWNED_FLAGS:
+                raise ValueError(f"{flag} follows from the spec's other fields: set those")
+        return words
 
 
 class Scheduling(Group):

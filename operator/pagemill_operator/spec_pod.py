@@ -59,6 +59,16 @@ VolumeMount = Annotated[dict[str, Any], _keyed("name", "mountPath"), _entry("nam
 Metadata = Annotated[dict[str, str], AfterValidator(_not_ours)]
 
 
+OWNED_VOLUMES = ("tmp", "shm", "models", "model")
+
+
+def _other_names(volumes: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    for volume in volumes:
+        if volume["name"] in OWNED_VOLUMES:
+            raise ValueError(f"the name {volume['name']} is the operator's own: choose another")
+    return volumes
+
+
 class Pod(Group):
     """What else Kubernetes should know of the pods."""
 
@@ -68,7 +78,9 @@ class Pod(Group):
     topology_spread_constraints: tuple[Passthrough, ...] = restart("As in a pod.", (), max_length=16)
     env: tuple[EnvVar, ...] = restart("Further environment variables of the server.", (), max_length=128)
     env_from: tuple[Passthrough, ...] = restart("As in a container.", (), max_length=32)
-    volumes: tuple[Volume, ...] = restart("Further volumes of the pod.", (), max_length=32)
+    volumes: Annotated[tuple[Volume, ...], AfterValidator(_other_names)] = restart(
+        "Further volumes of the pod.", (), max_length=32
+    )
     volume_mounts: tuple[VolumeMount, ...] = restart("Where the server sees them.", (), max_length=32)
     labels: Metadata = restart("Further labels of the pods.", {})
     annotations: Metadata = restart("Further annotations of the pods.", {})
