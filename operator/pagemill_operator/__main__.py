@@ -40,7 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; 1 where there is no cluster to connect to."""
     flags = _parser().parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    for name, level in (("kopf", logging.WARNING), ("aiohttp.access", logging.WARNING), ("kubernetes", logging.ERROR)):
+        logging.getLogger(name).setLevel(level)
     settings = from_environ(os.environ)
     if flags.server_image:
         settings = replace(settings, cpu_image=flags.server_image)

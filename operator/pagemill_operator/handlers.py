@@ -16,8 +16,10 @@ from pagemill_operator.labels import DEPLOYMENT_LABEL
 from pagemill_operator.queue import KeyQueue
 from pagemill_operator.worker import Worker
 
-_SERVER_TIMEOUT = 240.0  # seconds of one watch; then it is asked for anew, so that a dead one can't stay unnoticed
-_CLIENT_TIMEOUT = 270.0
+_SERVER_TIMEOUT = (
+    240  # seconds of one watch (the API server takes whole ones); then it is asked for anew, lest it be dead unnoticed
+)
+_CLIENT_TIMEOUT = 270
 
 
 def register(cache: ObjectCache, queue: KeyQueue, worker: Worker) -> kopf.OperatorRegistry:

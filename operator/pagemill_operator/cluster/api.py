@@ -77,9 +77,9 @@ async def connect() -> Api:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             await config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-    except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:
         raise NoCluster(
-            f"no cluster to connect to (looked for a pod's service account and a kubeconfig): {error}"
+            f"no cluster: not in a pod, and no usable kubeconfig at {config.KUBE_CONFIG_DEFAULT_LOCATION} (set KUBECONFIG): {error}"
         ) from error
     return Api(configuration)
 
