@@ -1,0 +1,84 @@
+"""The names of the metrics that a server exposes on /metrics. Standard library only, no logic.
+
+The server's registry emits exactly these, and scaling rules, dashboards and monitors of the operator name them through these
+constants; a contract test compares both. They are vLLM's names (https://docs.vllm.ai/en/stable/usage/metrics.html), because
+routers, autoscalers and dashboards read those. Every series is there from the start of the process, one a pod and family.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MODEL_NAME_LABEL: Final = "model_name"
+ENGINE_LABEL: Final = "engine"
+FINISHED_REASON_LABEL: Final = "finished_reason"
+FINISHED_REASONS: Final = ("stop", "length", "abort", "error")
+
+# Gauges
+RUNNING: Final = "vllm:num_requests_running"  # sequences
+WAITING: Final = "vllm:num_requests_waiting"  # sequences, preempted ones included
+KV_CACHE_USAGE: Final = "vllm:kv_cache_usage_perc"  # a fraction 0..1 despite its name
+KV_CACHE_USAGE_OLD: Final = "vllm:gpu_cache_usage_perc"  # the name that older routers and dashboards read
+CACHE_CONFIG_INFO: Final = "vllm:cache_config_info"  # 1, with the labels block_size and num_gpu_blocks
+
+# Counters, as exposed
+PREFIX_CACHE_QUERIES: Final = "vllm:prefix_cache_queries_total"  # tokens
+PREFIX_CACHE_HITS: Final = "vllm:prefix_cache_hits_total"  # tokens
+PREFIX_CACHE_QUERIES_OLD: Final = "vllm:gpu_prefix_cache_queries_total"
+PREFIX_CACHE_HITS_OLD: Final = "vllm:gpu_prefix_cache_hits_total"
+PREEMPTIONS: Final = "vllm:num_preemptions_total"
+PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
+GENERATION_TOKENS: Final = "vllm:generation_tokens_total"
+REQUEST_SUCCESS: Final = "vllm:request_success_total"  # by finished_reason
+CORRUPTED_REQUESTS: Final = "vllm:corrupted_requests_total"  # ended because their logits were not finite
+
+# Histograms; seconds
+TIME_TO_FIRST_TOKEN: Final = "vllm:time_to_first_token_seconds"
+INTER_TOKEN_LATENCY: Final = "vllm:inter_token_latency_seconds"
+INTER_TOKEN_LATENCY_OLD: Final = "vllm:time_per_output_token_seconds"
+REQUEST_TIME_PER_OUTPUT_TOKEN: Final = "vllm:request_time_per_output_token_seconds"  # a request's mean
+E2E_LATENCY: Final = "vllm:e2e_request_latency_seconds"
+QUEUE_TIME: Final = "vllm:request_queue_time_seconds"
+INFERENCE_TIME: Final = "vllm:request_inference_time_seconds"
+PREFILL_TIME: Final = "vllm:request_prefill_time_seconds"
+DECODE_TIME: Final = "vllm:request_decode_time_seconds"
+# Histograms; tokens or counts
+REQUEST_PROMPT_TOKENS: Final = "vllm:request_prompt_tokens"
+REQUEST_PREFILL_COMPUTED_TOKENS: Final = "vllm:request_prefill_kv_computed_tokens"
+REQUEST_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
+REQUEST_MAX_GENERATION_TOKENS: Final = "vllm:request_max_num_generation_tokens"
+REQUEST_N: Final = "vllm:request_params_n"
+REQUEST_MAX_TOKENS: Final = "vllm:request_params_max_tokens"
+ITERATION_TOKENS: Final = "vllm:iteration_tokens_total"  # a histogram in spite of its name: tokens in one step
+
+GAUGES: Final = (RUNNING, WAITING, KV_CACHE_USAGE, KV_CACHE_USAGE_OLD, CACHE_CONFIG_INFO)
+COUNTERS: Final = (
+    PREFIX_CACHE_QUERIES,
+    PREFIX_CACHE_HITS,
+    PREFIX_CACHE_QUERIES_OLD,
+    PREFIX_CACHE_HITS_OLD,
+    PREEMPTIONS,
+    PROMPT_TOKENS,
+    GENERATION_TOKENS,
+    REQUEST_SUCCESS,
+    CORRUPTED_REQUESTS,
+)
+HISTOGRAMS: Final = (
+    TIME_TO_FIRST_TOKEN,
+    INTER_TOKEN_LATENCY,
+    INTER_TOKEN_LATENCY_OLD,
+    REQUEST_TIME_PER_OUTPUT_TOKEN,
+    E2E_LATENCY,
+    QUEUE_TIME,
+    INFERENCE_TIME,
+    PREFILL_TIME,
+    DECODE_TIME,
+    REQUEST_PROMPT_TOKENS,
+    REQUEST_PREFILL_COMPUTED_TOKENS,
+    REQUEST_GENERATION_TOKENS,
+    REQUEST_MAX_GENERATION_TOKENS,
+    REQUEST_N,
+    REQUEST_MAX_TOKENS,
+    ITERATION_TOKENS,
+)
+ALL: Final = GAUGES + COUNTERS + HISTOGRAMS

@@ -1,0 +1,42 @@
+"""The ASGI application: every route of the serving port, and what stands before them.
+
+access log → key → router → endpoint. Made once by `serve`.
+"""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from pagemill import endpoints
+from pagemill_server.api.access_log import AccessLog
+from pagemill_server.api.answers import on_api_error, on_bug, on_http_error
+from pagemill_server.api.auth import ApiKeys
+from pagemill_server.api.chat import ChatCompletions
+from pagemill_server.api.completions import Completions
+from pagemill_server.api.service import Service
+from pagemill_server.api.status import Status
+from pagemill_server.errors import ApiError
+
+
+def make_app(service: Service) -> ASGIApp:
+    status = Status(service)
+    app = Starlette(
+        routes=[
+            Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
+            Route("/v1/completions", Completions(service), methods=["POST"]),
+            Route("/v1/models", status.models),
+            Route("/v1/models/{name:path}", status.model),
+            Route(endpoints.HEALTH_PATH, status.health),
+            Route(endpoints.READY_PATH, status.ready),
+            Route(endpoints.METRICS_PATH, status.metrics),
+            Route(endpoints.VERSION_PATH, status.version),
+        ],
+        middleware=[Middleware(ApiKeys, keys=service.api_keys)],
+        exception_handlers={ApiError: on_api_error, HTTPException: on_http_error, Exception: on_bug},
+    )
+    app.router.redirect_slashes = False
+    return AccessLog(app, service.lifecycle)

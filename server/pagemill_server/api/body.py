@@ -1,0 +1,80 @@
+"""Reading a request's body: a limit while it arrives, strict JSON, and the news that the client has gone.
+
+At the ASGI level, because only there is every disconnect seen, streaming or not. Used by `api/inference`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import orjson
+from starlette.types import Receive, Scope
+
+from pagemill_server.errors import BadRequest, BodyTooLarge
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """The client hung up: nobody is left to answer."""
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """All of the body. Raises BodyTooLarge as soon as it is known to exceed `limit` bytes, ClientGone."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
+            raise _too_large(limit)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise _too_large(limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Strict JSON: no NaN or Infinity, no lone surrogates, a bounded depth. Raises BadRequest."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(parsed, dict):
+        raise BadRequest("The body must be a JSON object.", code="invalid_json")
+    return parsed
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled, its blocks freed, when the client hangs up first (then raises ClientGone).
+
+    To be called when the body has been read. Polling `is_disconnected` would miss the disconnect behind a middleware, and
+    frameworks cancel only their own streaming responses.
+    """
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        task.cancel()
+        watcher.cancel()
+        await asyncio.gather(task, watcher, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    # The rest of the body is never read, so the connection can't be used again.
+    return BodyTooLarge(
+        f"The body is larger than {limit} bytes.", code="body_too_large", headers={"connection": "close"}
+    )

@@ -1,0 +1,141 @@
+"""The course of a request that asks the model: admit → read → prepare (text thread) → run → answer whole or as events.
+
+The two endpoints say how a body becomes a job and how pieces become JSON; everything else is here once. An ASGI application of
+its own, so that a disconnect is seen at any moment, streaming or not.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pagemill_server.api.body import ClientGone, parse_object, read_body, unless_gone
+from pagemill_server.api.choice import Choice, Piece
+from pagemill_server.api.generate import run_choices
+from pagemill_server.api.prepare import Job
+from pagemill_server.api.service import Loaded, Service
+from pagemill_server.errors import ApiError, EngineFailed
+
+logger = logging.getLogger(__name__)
+
+LOG_FIELDS = "pagemill.log"  # in the ASGI scope: what the access log says about the request beside the usual
+
+
+class Inference(ABC):
+    """One endpoint; see the module's docstring."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    @abstractmethod
+    def prepare(self, loaded: Loaded, raw: Mapping[str, Any], arrival: float) -> Job:
+        """Check, render, tokenise. In a text thread; raises ApiError."""
+
+    @abstractmethod
+    def whole(self, loaded: Loaded, job: Job, answers: Sequence[Piece]) -> dict[str, Any]:
+        """The response without `usage`; `answers` has one piece a choice, all of it joined."""
+
+    @abstractmethod
+    def opening(self, job: Job) -> list[dict[str, Any]]:
+        """Chunks before the first text."""
+
+    @abstractmethod
+    def chunks(self, loaded: Loaded, job: Job, index: int, piece: Piece) -> list[dict[str, Any]]:
+        """The chunks of one piece."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrival = time.monotonic()
+        loaded = self.service.admit()
+        with self.service.counting():
+            try:
+                body = await read_body(scope, receive, self.service.max_body_bytes)
+                await unless_gone(receive, self._answer(loaded, body, arrival, scope, receive, send))
+            except ClientGone:
+                scope[LOG_FIELDS] = scope.get(LOG_FIELDS, {}) | {"outcome": "client_gone"}
+
+    async def _answer(
+        self, loaded: Loaded, body: bytes, arrival: float, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        job = await self.service.in_text_thread(lambda: self.prepare(loaded, parse_object(body), arrival))
+        prompt_tokens = sum(len(request.prompt_token_ids) for request in job.requests)
+        scope[LOG_FIELDS] = {"id": job.id, "prompt_tokens": prompt_tokens}
+        choices = [Choice(loaded.vocabulary, job.stops, job.logprobs) for _ in job.requests]
+        if job.stream:
+            await self._stream(loaded, job, choices, send)
+        else:
+            response = await self._collect(loaded, job, choices)
+            await Response(orjson.dumps(response), media_type="application/json")(scope, receive, send)
+        scope[LOG_FIELDS]["completion_tokens"] = sum(choice.num_tokens for choice in choices)
+
+    async def _collect(self, loaded: Loaded, job: Job, choices: Sequence[Choice]) -> dict[str, Any]:
+        pieces: list[list[Piece]] = [[] for _ in choices]
+        async with aclosing(run_choices(self.service, loaded, job.requests, choices)) as run:
+            async for index, piece in run:
+                pieces[index].append(piece)
+        answers = [
+            Piece("".join(p.text for p in parts), tuple(t for p in parts for t in p.tokens), parts[-1].finish_reason)
+            for parts in pieces
+        ]
+        return self.whole(loaded, job, answers) | {"usage": usage(job, choices)}
+
+    async def _stream(self, loaded: Loaded, job: Job, choices: Sequence[Choice], send: Send) -> None:
+        """Headers go out with the first token: what fails before it is still an ordinary error response."""
+        async with aclosing(self._events(loaded, job, choices)) as events:
+            first = await anext(events)
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await _send_event(send, first)
+            try:
+                async for event in events:
+                    await _send_event(send, event)
+            except ApiError as error:
+                await _send_event(send, orjson.dumps(error.body()))
+            except Exception:
+                logger.exception("a stream failed: id=%s", job.id)
+                await _send_event(
+                    send, orjson.dumps(EngineFailed("The server failed in the middle of the answer.").body())
+                )
+            await _send_event(send, b"[DONE]")
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self, loaded: Loaded, job: Job, choices: Sequence[Choice]) -> AsyncGenerator[bytes, None]:
+        rest: dict[str, Any] = {"usage": None} if job.include_usage else {}
+        opened = False
+        async with aclosing(run_choices(self.service, loaded, job.requests, choices)) as run:
+            async for index, piece in run:
+                if not opened:
+                    opened = True
+                    for chunk in self.opening(job):
+                        yield orjson.dumps(chunk | rest)
+                for chunk in self.chunks(loaded, job, index, piece):
+                    yield orjson.dumps(chunk | rest)
+        if job.include_usage:
+            yield orjson.dumps(self.envelope(job) | {"choices": [], "usage": usage(job, choices)})
+
+    @abstractmethod
+    def envelope(self, job: Job) -> dict[str, Any]:
+        """What every chunk of the response has beside `choices`."""
+
+
+def usage(job: Job, choices: Sequence[Choice]) -> dict[str, Any]:
+    """OpenAI's usage object, over all choices."""
+    prompt = sum(len(request.prompt_token_ids) for request in job.requests)
+    completion = sum(choice.num_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(choice.num_cached_tokens for choice in choices)},
+    }
+
+
+async def _send_event(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})

@@ -1,0 +1,92 @@
+"""Parameters of OpenAI's and vLLM's APIs that this server does not have, and the values with which they ask for nothing.
+
+A client that sends its defaults gets its answer; one that asks for what isn't there gets a 400 that names it. Nothing is
+ignored in silence. When a feature arrives, its row leaves this table and becomes a field of `api/protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pagemill_server.errors import BadRequest
+
+_SHARED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "use_beam_search": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_logprobs": (),
+    "echo": (False,),
+    "add_special_tokens": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "priority": (0,),
+    "cache_salt": (),
+}
+
+COMPLETIONS = _SHARED | {"suffix": ("",)}
+
+CHAT = _SHARED | {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "documents": ([],),
+}
+
+MESSAGE: dict[str, tuple[Any, ...]] = {
+    "tool_calls": ([],),
+    "tool_call_id": (),
+    "function_call": (),
+    "audio": (),
+    "refusal": (),
+    "reasoning": (),
+    "reasoning_content": (),
+    "annotations": ([],),
+}
+
+
+def without_neutral(body: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]], where: str = "") -> dict[str, Any]:
+    """`body` without the table's keys; BadRequest when one asks for something. null always asks for nothing."""
+    left = {}
+    for key, value in body.items():
+        if key not in table:
+            left[key] = value
+        elif value is not None and not any(_same(value, neutral) for neutral in table[key]):
+            allowed = " or ".join([*(repr(neutral) for neutral in table[key]), "null"])
+            raise BadRequest(
+                f"{where}{key} is not supported by this server with this value; leave it out or send {allowed}.",
+                param=where + key,
+                code="unsupported_parameter",
+            )
+    return left
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Equal as JSON, where true is not 1 but 1.0 is."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)

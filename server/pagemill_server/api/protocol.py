@@ -1,0 +1,201 @@
+"""The bodies of POST /v1/chat/completions and /v1/completions, checked at the door: types, ranges, unknown keys.
+
+`parse_chat` and `parse_completion` raise BadRequest that names the field. What depends on the model (lengths, vocabulary) is
+checked by `api/prepare`. Strict: "1" is no number and true is no integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from pagemill_server.api import neutral
+from pagemill_server.errors import BadRequest
+
+MAX_STOPS = 16  # OpenAI allows 4, vLLM any number; each costs a search per token
+MAX_STOP_CHARACTERS = 1000
+MAX_TOP_LOGPROBS = 20  # as OpenAI
+MAX_PROMPTS = 256
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _check_stops(stops: list[str] | None) -> list[str] | None:
+    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops or ()):
+        raise PydanticCustomError("stop", f"a stop string has 1 to {MAX_STOP_CHARACTERS} characters")
+    return stops
+
+
+Stops = Annotated[
+    list[str] | None, Field(max_length=MAX_STOPS), BeforeValidator(_as_list), AfterValidator(_check_stops)
+]
+
+
+def _content(value: Any) -> str | None:
+    """Text, whether it came as a string, as text parts or as null."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise PydanticCustomError("content", "must be a string, a list of text parts or null")
+    texts = []
+    for part in value:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise PydanticCustomError("content", 'parts other than {"type": "text", "text": …} are not supported')
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class StreamOptions(_Body):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: Literal[False] | None = None
+
+
+class Message(_Body):
+    """One turn. `developer` is OpenAI's newer word for `system`, which is what templates know."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Annotated[str | None, BeforeValidator(_content)] = None
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": self.content or ""} | ({"name": self.name} if self.name else {})
+
+
+class SamplingFields(_Body):
+    """What both endpoints have. None: not sent, or null."""
+
+    model: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None  # -1 and 0: all
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    stop: Stops = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    # Taken and not needed: they ask for nothing that a server without accounts could do.
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class ChatBody(SamplingFields):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionBody(SamplingFields):
+    prompt: Any  # checked by `prompts`: pydantic's unions are slow and vague on a hundred thousand ids
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+
+    def prompts(self) -> list[str | tuple[int, ...]]:
+        """Text or token ids, one a choice. Raises BadRequest."""
+        value = self.prompt
+        if isinstance(value, str) or (isinstance(value, list) and value and all(type(item) is int for item in value)):
+            value = [value]
+        if not isinstance(value, list) or not value:
+            raise _bad_prompt("prompt must be a string, a list of token ids, or a list of these, and not empty.")
+        if len(value) > MAX_PROMPTS:
+            raise _bad_prompt(f"prompt holds {len(value)} prompts; at most {MAX_PROMPTS} are taken in one request.")
+        return [_prompt(item) for item in value]
+
+
+def _prompt(item: Any) -> str | tuple[int, ...]:
+    if isinstance(item, str) and item:
+        return item
+    if isinstance(item, list) and item and all(type(token) is int for token in item):
+        return tuple(item)
+    if item in ("", []):
+        raise _bad_prompt("prompt is empty; a prompt has at least one token.")
+    raise _bad_prompt("prompt must be a string, a list of token ids, or a list of these.")
+
+
+def _bad_prompt(message: str) -> BadRequest:
+    return BadRequest(message, param="prompt")
+
+
+def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
+    """Raises BadRequest."""
+    body = neutral.without_neutral(raw, neutral.CHAT)
+    if isinstance(messages := body.get("messages"), list):
+        body["messages"] = [
+            neutral.without_neutral(message, neutral.MESSAGE, f"messages[{place}].")
+            if isinstance(message, dict)
+            else message
+            for place, message in enumerate(messages)
+        ]
+    chat = _validated(ChatBody, body)
+    _check_stream_options(chat)
+    if chat.top_logprobs is not None and not chat.logprobs:
+        raise BadRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
+    if None not in (both := {chat.max_tokens, chat.max_completion_tokens}) and len(both) == 2:
+        raise BadRequest("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")
+    for place, message in enumerate(chat.messages):
+        if message.content is None and message.role != "assistant":
+            raise BadRequest(f"messages[{place}].content is missing.", param=f"messages[{place}].content")
+    return chat
+
+
+def parse_completion(raw: Mapping[str, Any]) -> CompletionBody:
+    """Raises BadRequest."""
+    completion = _validated(CompletionBody, neutral.without_neutral(raw, neutral.COMPLETIONS))
+    _check_stream_options(completion)
+    completion.prompts()
+    return completion
+
+
+def _check_stream_options(body: SamplingFields) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
+
+
+B = TypeVar("B", bound=_Body)
+
+
+def _validated(kind: type[B], body: Mapping[str, Any]) -> B:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        param = _spell(first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise BadRequest(f"Unknown parameter: {param}.", param=param, code="unknown_parameter") from None
+        if first["type"] == "missing":
+            raise BadRequest(
+                f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
+            ) from None
+        raise BadRequest(f"Invalid value for {param}: {first['msg']}.", param=param, code="invalid_value") from None
+
+
+def _spell(location: tuple[int | str, ...]) -> str:
+    """("messages", 0, "role") as messages[0].role, a client's own key cut to a readable length."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else ("." if text else "") + part[:100]
+    return text

@@ -1,0 +1,129 @@
+"""What the routes share: names, keys, the loaded model with its engine, text threads, metrics, where the server stands.
+
+One object a process, made by `serve` before there is a model; `loaded` is set once there is one. Holds no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pagemill_server.config import EngineLimits
+from pagemill_server.engine.ports import EngineClient
+from pagemill_server.engine.request import EngineStats
+from pagemill_server.errors import EngineFailed, NotFound, Unavailable
+from pagemill_server.lifecycle import Lifecycle
+from pagemill_server.metrics import Metrics
+from pagemill_server.text.detokenizer import TokenBytes
+from pagemill_server.text.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from pagemill_server.text.tokenizer import ModelTokenizer
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 16 << 20  # a prompt of several million characters, or of two million token ids
+TEXT_THREADS = 2  # the tokenizer lets go of the GIL; more would only take the model's cores
+RETRY_AFTER_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that answers. Filled by `loading`."""
+
+    engine: EngineClient
+    limits: EngineLimits
+    tokenizer: ModelTokenizer
+    vocabulary: TokenBytes
+    template: ChatTemplate | None  # None: the model has none, and no chat
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def context(self) -> int:
+        """Tokens that one sequence may reach, prompt and output: what the model allows and the whole cache holds."""
+        return min(self.limits.max_model_len, self.limits.num_blocks * self.limits.block_size)
+
+
+class Service:
+    def __init__(
+        self,
+        served_names: Sequence[str],
+        lifecycle: Lifecycle,
+        *,
+        block_size: int,
+        api_keys: Sequence[str] = (),
+        stall_seconds: float = 60.0,
+        startup_timeout: float = 600.0,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.served_names = tuple(served_names)
+        self.lifecycle = lifecycle
+        self.api_keys = tuple(api_keys)
+        self.stall_seconds = stall_seconds  # /health fails when work waits and nothing has moved for so long
+        self.startup_timeout = startup_timeout
+        self.max_body_bytes = max_body_bytes
+        self.created = int(time.time())
+        self.loaded: Loaded | None = None
+        self.idle = asyncio.Event()  # set while nothing is in flight
+        self.idle.set()
+        self.in_flight = 0  # requests to the model between their arrival and the end of their answer
+        self.metrics = Metrics(self.served_names[0], block_size, self.stats)
+        self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
+
+    def stats(self) -> EngineStats | None:
+        return None if self.loaded is None else self.loaded.engine.stats
+
+    def admit(self) -> Loaded:
+        """The model for a new request, or Unavailable with Retry-After while there is none to give."""
+        retry = {"retry-after": str(RETRY_AFTER_SECONDS)}
+        if self.lifecycle.refusing:
+            raise Unavailable("The server is shutting down.", code="shutting_down", headers=retry)
+        if self.loaded is None:
+            raise Unavailable(f"The model is loading ({self.lifecycle.percent}%).", code="model_loading", headers=retry)
+        if self.loaded.engine.dead is not None:
+            raise Unavailable("The engine has ended; the server will restart.", code="engine_dead", headers=retry)
+        return self.loaded
+
+    def name_of(self, asked: str | None) -> str:
+        """The model's name in a response. Raises NotFound for any that is not served."""
+        if asked is None:
+            return self.served_names[0]
+        if asked not in self.served_names:
+            raise NotFound(
+                f"The model `{asked[:200]}` does not exist; served: {', '.join(self.served_names)}.",
+                param="model",
+                code="model_not_found",
+            )
+        return asked
+
+    def cut_short(self) -> EngineFailed | Unavailable:
+        """Why a running request ended without an answer of its own."""
+        if self.lifecycle.ending:
+            return Unavailable(
+                "The server is shutting down.", code="shutting_down", headers={"retry-after": str(RETRY_AFTER_SECONDS)}
+            )
+        return EngineFailed("The engine ended this request.")
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Counts a request as in flight; a stop waits for these."""
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.idle.set()
+
+    async def in_text_thread(self, function: Callable[[], T]) -> T:
+        """Run JSON, templates and tokenising where they block nobody."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,255 @@
+"""`pagemill serve MODEL …` and `python -m pagemill_server --model MODEL …`: flags to configs, and the exit code.
+
+Flags are named as vLLM's users know them. A feature that this version lacks is refused with a clear line, never ignored. The
+operator renders these flags; a contract test hands them to `parse`.
+
+Exit codes: 0 stopped when asked to, 1 the model or the machine (the reason is on stderr and in $PAGEMILL_TERMINATION_LOG),
+2 a flag or setting that can't be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from pagemill import endpoints, model_ref
+from pagemill.failures import FailureReason, PagemillError, write_termination
+from pagemill.model_files import inspect, resolve
+from pagemill.sizes import parse_size
+from pagemill_server import serve as server
+from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
+from pagemill_server.settings import Settings
+
+EXIT_FAILED, EXIT_INVALID = 1, 2
+_CACHE, _SCHEDULER, _SERVER = CacheConfig(), SchedulerConfig(), ServerConfig()  # the defaults
+
+
+def serve(argv: list[str]) -> int:
+    """Run a server until it is told to stop; returns the exit code."""
+    try:
+        settings = parse(argv, os.environ)
+        files = inspect(settings.model.path)
+        return server.leave(server.run(settings, files))
+    except PagemillError as error:
+        failure = error.failure
+        sys.stderr.write(f"pagemill serve: {failure.reason}: {failure.message}\n")
+        write_termination(failure)
+        return server.leave(EXIT_INVALID if failure.reason is FailureReason.INVALID_CONFIGURATION else EXIT_FAILED)
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+    """The configs that the flags say. Raises PagemillError for flags that can't be, and for a model that isn't there."""
+    flags = make_parser().parse_args(argv)
+    named = flags.model_tag or flags.model
+    if named is None or (flags.model_tag and flags.model):
+        raise _invalid("name one model: `pagemill serve MODEL` or --model MODEL")
+    reference = model_ref.parse(named)
+    default_name = reference.location if reference.kind == "hub" else named
+    return Settings(
+        ModelOptions(
+            model=named,
+            path=resolve(named, environ),
+            served_names=tuple(flags.served_model_name or (default_name,)),
+            dtype=flags.dtype,
+            device=flags.device,
+            max_model_len=flags.max_model_len,
+            seed=flags.seed,
+        ),
+        CacheConfig(flags.block_size, flags.kv_cache_memory_bytes, flags.gpu_memory_utilization),
+        SchedulerConfig(flags.max_num_seqs, flags.max_num_batched_tokens, flags.scheduling_policy),
+        ServerConfig(
+            host=flags.host,
+            port=flags.port,
+            api_keys=tuple(flags.api_key or ()),
+            lame_duck_seconds=flags.lame_duck_seconds,
+            shutdown_timeout=flags.shutdown_timeout,
+            startup_timeout=flags.startup_timeout,
+        ),
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Every flag, in the groups of `config`."""
+    parser = _Parser(
+        prog="pagemill serve", allow_abbrev=False, description="Serve one model over an OpenAI-compatible API."
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("model_tag", nargs="?", metavar="MODEL", help="org/name, or a path to a folder or a .gguf file")
+    model.add_argument("--model", metavar="MODEL", help="the same, as a flag")
+    model.add_argument(
+        "--served-model-name",
+        nargs="+",
+        type=_words,
+        metavar="NAME",
+        help="names that clients ask for; the first is in responses",
+    )
+    model.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="of weights and cache; auto is what the machine does best",
+    )
+    model.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    model.add_argument(
+        "--max-model-len",
+        type=_whole(1),
+        metavar="TOKENS",
+        help="prompt and answer together (default: what the model allows and the memory holds)",
+    )
+    model.add_argument("--seed", type=_whole(0), default=0, help="of requests that bring none")
+    model.add_argument(
+        "--load-format",
+        choices=("auto", "safetensors", "gguf"),
+        default="auto",
+        help="files are recognised by their content; anything else is refused",
+    )
+    model.add_argument("--quantization", action=_Absent, neutral=("none",), help=argparse.SUPPRESS)
+    model.add_argument("--tensor-parallel-size", "-tp", action=_Absent, neutral=("1",), help=argparse.SUPPRESS)
+    cache = parser.add_argument_group("KV cache")
+    cache.add_argument("--block-size", type=_whole(1), default=_CACHE.block_size, metavar="TOKENS")
+    cache.add_argument(
+        "--kv-cache-memory-bytes",
+        type=_size,
+        metavar="SIZE",
+        help="bytes, or 80MiB, 2GiB (default on CPU: the lesser of 4 GiB and 40%% of the free memory)",
+    )
+    cache.add_argument(
+        "--gpu-memory-utilization",
+        type=_share,
+        default=_CACHE.gpu_memory_utilization,
+        metavar="SHARE",
+        help="of a GPU's memory, above 0 and at most 1",
+    )
+    cache.add_argument(
+        "--no-enable-prefix-caching", action="store_true", help="there is no prefix cache in this version"
+    )
+    cache.add_argument("--enable-prefix-caching", action=_Absent, nargs=0, help=argparse.SUPPRESS)
+    cache.add_argument("--kv-offloading-size", action=_Absent, neutral=("0",), help=argparse.SUPPRESS)
+    scheduler = parser.add_argument_group("scheduler")
+    scheduler.add_argument(
+        "--max-num-seqs",
+        type=_whole(1),
+        default=_SCHEDULER.max_num_seqs,
+        metavar="N",
+        help="sequences in one step",
+    )
+    scheduler.add_argument(
+        "--max-num-batched-tokens",
+        type=_whole(1),
+        default=_SCHEDULER.max_num_batched_tokens,
+        metavar="TOKENS",
+        help="tokens in one step",
+    )
+    scheduler.add_argument("--scheduling-policy", choices=("fcfs",), default=_SCHEDULER.policy)
+    scheduler.add_argument("--max-num-queued-reqs", action=_Absent, help=argparse.SUPPRESS)
+    scheduler.add_argument("--max-num-queued-tokens", action=_Absent, help=argparse.SUPPRESS)
+    http = parser.add_argument_group("server")
+    http.add_argument("--host", default=_SERVER.host, type=_words)
+    http.add_argument(
+        "--port", type=_whole(0, 65535), default=endpoints.SERVING_PORT, help="0: any free one, named in the log"
+    )
+    http.add_argument(
+        "--api-key",
+        nargs="+",
+        action="extend",
+        type=_words,
+        metavar="KEY",
+        help="may be given again; clients then need one of them",
+    )
+    http.add_argument(
+        "--startup-timeout",
+        type=_seconds(1),
+        default=_SERVER.startup_timeout,
+        metavar="S",
+        help="longest time without loading progress",
+    )
+    http.add_argument(
+        "--lame-duck-seconds",
+        type=_seconds(0),
+        default=_SERVER.lame_duck_seconds,
+        metavar="S",
+        help="after SIGTERM: not ready, but still serving",
+    )
+    http.add_argument(
+        "--shutdown-timeout",
+        type=_seconds(0),
+        default=_SERVER.shutdown_timeout,
+        metavar="S",
+        help="what running answers then get to finish",
+    )
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as every other failure does: one line, and the termination log."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _invalid(f"{message} (see pagemill serve --help)")
+
+
+class _Absent(argparse.Action):
+    """A flag of vLLM's whose feature this version lacks; values that ask for nothing are taken."""
+
+    def __init__(self, *args: Any, neutral: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._neutral = neutral
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if values not in self._neutral:
+            raise _invalid(f"{option} is not supported by this version; leave it out")
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        number = int(text) if text.lstrip("-").isdecimal() else None
+        if number is None or number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {least} {f'to {most}' if most else 'up'}"
+            )
+        return number
+
+    return whole
+
+
+def _seconds(least: float) -> Callable[[str], float]:
+    def seconds(text: str) -> float:
+        number = _number(text)
+        if not least <= number < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} up")
+        return number
+
+    return seconds
+
+
+def _share(text: str) -> float:
+    if not 0 < (number := _number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except PagemillError as error:
+        raise argparse.ArgumentTypeError(error.failure.message) from None
+
+
+def _words(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+def _invalid(message: str) -> PagemillError:
+    return PagemillError(FailureReason.INVALID_CONFIGURATION, message)

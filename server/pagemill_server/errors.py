@@ -1,0 +1,81 @@
+"""What the HTTP side can answer other than a success, as exceptions; `api/app` turns each into OpenAI's error object.
+
+ApiError
+├── BadRequest          400  anything that is wrong in what the client sent
+├── Unauthorized        401  no key or a wrong one
+├── NotFound            404  model or route
+├── MethodNotAllowed    405
+├── BodyTooLarge        413
+├── EngineFailed        500  the engine could not finish a request; never the client's doing
+└── Unavailable         503  loading, draining or stopping; comes with Retry-After
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class ApiError(Exception):
+    """`param` names the field at fault, `code` is a word for programs (https://platform.openai.com/docs/guides/error-codes)."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return error_object(self.message, self.type, self.param, self.code)
+
+
+class BadRequest(ApiError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class Unauthorized(ApiError):
+    status = 401
+    type = "invalid_request_error"
+
+
+class NotFound(ApiError):
+    status = 404
+    type = "invalid_request_error"
+
+
+class MethodNotAllowed(ApiError):
+    status = 405
+    type = "invalid_request_error"
+
+
+class BodyTooLarge(ApiError):
+    status = 413
+    type = "invalid_request_error"
+
+
+class EngineFailed(ApiError):
+    status = 500
+    type = "server_error"
+
+
+class Unavailable(ApiError):
+    status = 503
+    type = "service_unavailable"
+
+
+def error_object(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """https://platform.openai.com/docs/api-reference: every error has these four keys."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

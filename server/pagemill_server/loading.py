@@ -1,0 +1,98 @@
+"""From headers to a model that answers: tokenizer, template, weights, engine. Runs in a thread while /health is served.
+
+The one place that imports torch, when it is called: a model that can't be served must be refused before that takes its seconds.
+Called by `serve` and by `LLM`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.memory_fit import MemoryFit
+from pagemill.model_files import ModelFiles
+from pagemill.sizes import format_size
+from pagemill_server.config import EngineLimits
+from pagemill_server.engine.engine import Engine
+from pagemill_server.engine.ports import ModelRunner
+from pagemill_server.lifecycle import Capacity, Lifecycle, Phase
+from pagemill_server.settings import Settings
+from pagemill_server.text.detokenizer import TokenBytes
+from pagemill_server.text.template import ChatTemplate
+from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What loading brings; the engine has no thread yet."""
+
+    engine: Engine
+    limits: EngineLimits
+    tokenizer: ModelTokenizer
+    vocabulary: TokenBytes
+    template: ChatTemplate | None
+
+
+def load(
+    settings: Settings,
+    files: ModelFiles,
+    lifecycle: Lifecycle,
+    measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
+) -> LoadedModel:
+    """Raises PagemillError. `measured` may put something around the runner."""
+    # Threads that spin while they wait make a step twenty times slower beside any other busy process; read when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    tokenizer = load_tokenizer(files)
+    source = tokenizer.chat_template
+    template = ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
+    vocabulary = TokenBytes(tokenizer.backend, tokenizer.eos_ids)
+    module = _import_model()
+    lifecycle.enter(Phase.LOADING_WEIGHTS)
+    try:
+        runner, limits, fit = module.load_runner(
+            files, settings.model, settings.cache, settings.scheduler, _progress(lifecycle)
+        )
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate" not in str(error):
+            raise
+        raise PagemillError(
+            FailureReason.OUT_OF_MEMORY,
+            f"the machine's memory does not hold the model ({format_size(files.weights_bytes)} as stored) and its KV cache: "
+            "lower --kv-cache-memory-bytes or use a machine with more memory",
+        ) from error
+    lifecycle.enter(Phase.WARMUP)
+    lifecycle.capacity = _capacity(fit)
+    engine = Engine(measured(runner), limits, settings.scheduler, settings.model.seed)
+    return LoadedModel(engine, limits, tokenizer, vocabulary, template)
+
+
+def _import_model() -> Any:
+    return importlib.import_module("pagemill_server.model.load")
+
+
+def _progress(lifecycle: Lifecycle) -> Callable[[int, int], None]:
+    """Tells the lifecycle every time and the log in steps of 10%."""
+    told = -1
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        lifecycle.progress(done, total)
+        step = 10 * done // total if total else 10
+        if step > told:
+            told = step
+            logger.info("loading weights: %d%% of %s", 10 * step, format_size(total))
+
+    return progress
+
+
+def _capacity(fit: MemoryFit) -> Capacity:
+    return Capacity(
+        fit.weights_bytes, fit.kv_cache_bytes, fit.num_blocks, fit.max_concurrent_tokens, fit.max_model_len_that_fits
+    )

@@ -1,0 +1,206 @@
+"""The server's Prometheus registry: the names of `pagemill.metrics`, each series at 0 from the start.
+
+Gauges and engine counters are read from the newest EngineStats when someone scrapes, so they are right after an abort; what
+concerns one request is observed by the front end when it happens. Every interval comes from one process's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pagemill import metrics as names
+from pagemill_server.engine.engine import NOT_FINITE
+from pagemill_server.engine.ports import ModelRunner
+from pagemill_server.engine.request import AddRequest, EngineStats, FinishReason, RequestOutput
+from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a family would confuse readers that take the first one they see
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_FIRST_TOKEN_SECONDS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+)  # fmt: skip
+_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_REQUEST_SECONDS = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TOKENS = tuple(digit * 10**power for power in range(6) for digit in (1, 2, 5))  # 1 … 500,000
+_STEP_TOKENS = tuple(2**power for power in range(15))  # 1 … 16,384
+_SEQUENCES = (1, 2, 5, 10, 20)
+
+_BUCKETS: dict[str, Sequence[float]] = {
+    names.TIME_TO_FIRST_TOKEN: _FIRST_TOKEN_SECONDS,
+    names.INTER_TOKEN_LATENCY: _TOKEN_SECONDS,
+    names.INTER_TOKEN_LATENCY_OLD: _TOKEN_SECONDS,
+    names.REQUEST_TIME_PER_OUTPUT_TOKEN: _TOKEN_SECONDS,
+    names.E2E_LATENCY: _REQUEST_SECONDS,
+    names.QUEUE_TIME: _REQUEST_SECONDS,
+    names.INFERENCE_TIME: _REQUEST_SECONDS,
+    names.PREFILL_TIME: _REQUEST_SECONDS,
+    names.DECODE_TIME: _REQUEST_SECONDS,
+    names.REQUEST_PROMPT_TOKENS: _TOKENS,
+    names.REQUEST_PREFILL_COMPUTED_TOKENS: _TOKENS,
+    names.REQUEST_GENERATION_TOKENS: _TOKENS,
+    names.REQUEST_MAX_GENERATION_TOKENS: _TOKENS,
+    names.REQUEST_N: _SEQUENCES,
+    names.REQUEST_MAX_TOKENS: _TOKENS,
+    names.ITERATION_TOKENS: _STEP_TOKENS,
+}
+
+_FROM_STATS: dict[str, Callable[[EngineStats], float]] = {
+    names.RUNNING: lambda stats: stats.num_running,
+    names.WAITING: lambda stats: stats.num_waiting,
+    names.KV_CACHE_USAGE: lambda stats: stats.kv_cache_usage,
+    names.KV_CACHE_USAGE_OLD: lambda stats: stats.kv_cache_usage,
+    names.PREFIX_CACHE_QUERIES: lambda stats: stats.prefix_cache_queries,
+    names.PREFIX_CACHE_HITS: lambda stats: stats.prefix_cache_hits,
+    names.PREFIX_CACHE_QUERIES_OLD: lambda stats: stats.prefix_cache_queries,
+    names.PREFIX_CACHE_HITS_OLD: lambda stats: stats.prefix_cache_hits,
+    names.PREEMPTIONS: lambda stats: stats.num_preemptions,
+    names.PROMPT_TOKENS: lambda stats: stats.prompt_tokens,
+    names.GENERATION_TOKENS: lambda stats: stats.generation_tokens,
+}
+
+_LABELS = (names.MODEL_NAME_LABEL, names.ENGINE_LABEL)
+
+
+class Metrics:
+    """One a process. `stats` is asked at every scrape and gives None until there is an engine."""
+
+    def __init__(self, model_name: str, block_size: int, stats: Callable[[], EngineStats | None]) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._labels = (model_name, "0")
+        self.registry.register(_EngineCollector(self._labels, block_size, stats))
+        self._histograms: dict[str, Histogram] = {}
+        for name, buckets in _BUCKETS.items():
+            family = Histogram(name, _help(name), _LABELS, registry=self.registry, buckets=buckets)
+            self._histograms[name] = family.labels(*self._labels)
+        success = Counter(
+            names.REQUEST_SUCCESS,
+            _help(names.REQUEST_SUCCESS),
+            (*_LABELS, names.FINISHED_REASON_LABEL),
+            registry=self.registry,
+        )
+        self._finished = {reason: success.labels(*self._labels, reason) for reason in names.FINISHED_REASONS}
+        corrupted = Counter(names.CORRUPTED_REQUESTS, _help(names.CORRUPTED_REQUESTS), _LABELS, registry=self.registry)
+        self._corrupted = corrupted.labels(*self._labels)
+
+    def render(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def observe(self, name: str, value: float) -> None:
+        """One value for the histogram of that name; from any thread."""
+        self._histograms[name].observe(value)
+
+    def count_finished(self, reason: FinishReason) -> None:
+        self._finished[reason.value].inc()
+
+    def count_corrupted(self) -> None:
+        self._corrupted.inc()
+
+    def follow(self, request: AddRequest) -> SequenceTimer:
+        """Starts timing one sequence; feed it every output and end it with `finish`."""
+        return SequenceTimer(self, request)
+
+
+class SequenceTimer:
+    """What one sequence's outputs say about time and tokens. Used by `api/generate`, on the event loop."""
+
+    def __init__(self, metrics: Metrics, request: AddRequest, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._request = request
+        self._clock = clock
+        self._scheduled: float | None = None
+        self._first: float | None = None
+        self._last = 0.0
+        self._tokens = 0
+        self._cached = 0
+
+    def output(self, output: RequestOutput) -> None:
+        if output.first_scheduled is not None and self._scheduled is None:
+            self._scheduled = output.first_scheduled
+        self._cached = max(self._cached, output.num_cached_tokens)
+        if output.error == NOT_FINITE:
+            self._metrics.count_corrupted()
+        if not output.tokens:
+            return
+        now = self._clock()
+        if self._first is None:
+            self._first = now
+            self._metrics.observe(names.TIME_TO_FIRST_TOKEN, now - self._request.arrival)
+        else:
+            self._metrics.observe(names.INTER_TOKEN_LATENCY, now - self._last)
+            self._metrics.observe(names.INTER_TOKEN_LATENCY_OLD, now - self._last)
+        self._last = now
+        self._tokens += len(output.tokens)
+
+    def finish(self, reason: FinishReason) -> None:
+        """Times and sizes of the whole; those of an aborted or failed request would only blur the others'."""
+        self._metrics.count_finished(reason)
+        if self._first is None or reason in (FinishReason.ABORT, FinishReason.ERROR):
+            return
+        observe = self._metrics.observe
+        scheduled = self._first if self._scheduled is None else self._scheduled
+        observe(names.E2E_LATENCY, self._last - self._request.arrival)
+        observe(names.QUEUE_TIME, max(0.0, scheduled - self._request.arrival))
+        observe(names.PREFILL_TIME, self._first - scheduled)
+        observe(names.DECODE_TIME, self._last - self._first)
+        observe(names.INFERENCE_TIME, self._last - scheduled)
+        if self._tokens > 1:
+            observe(names.REQUEST_TIME_PER_OUTPUT_TOKEN, (self._last - self._first) / (self._tokens - 1))
+        prompt = len(self._request.prompt_token_ids)
+        observe(names.REQUEST_PROMPT_TOKENS, prompt)
+        observe(names.REQUEST_PREFILL_COMPUTED_TOKENS, prompt - self._cached)
+        observe(names.REQUEST_GENERATION_TOKENS, self._tokens)
+        observe(names.REQUEST_MAX_GENERATION_TOKENS, self._tokens)
+        observe(names.REQUEST_MAX_TOKENS, self._request.sampling.max_tokens)
+        observe(names.REQUEST_N, 1)
+
+
+class MeteredRunner:
+    """A ModelRunner that counts the tokens of each step on its way through; on the engine's thread."""
+
+    def __init__(self, runner: ModelRunner, metrics: Metrics) -> None:
+        self._runner = runner
+        self._metrics = metrics
+
+    def run(self, output: SchedulerOutput) -> RunnerOutput:
+        self._metrics.observe(names.ITERATION_TOKENS, output.num_tokens)
+        return self._runner.run(output)
+
+
+class _EngineCollector(Collector):
+    """Reads EngineStats at the moment of a scrape."""
+
+    def __init__(self, labels: tuple[str, str], block_size: int, stats: Callable[[], EngineStats | None]) -> None:
+        self._labels = labels
+        self._block_size = block_size
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        for name, read in _FROM_STATS.items():
+            family: GaugeMetricFamily | CounterMetricFamily
+            kind = CounterMetricFamily if name in names.COUNTERS else GaugeMetricFamily
+            family = kind(name, _help(name), labels=_LABELS)
+            family.add_metric(self._labels, 0.0 if stats is None else float(read(stats)))
+            yield family
+        info = GaugeMetricFamily(names.CACHE_CONFIG_INFO, _help(names.CACHE_CONFIG_INFO), labels=_INFO_LABELS)
+        blocks = "0" if stats is None else str(stats.num_blocks)
+        info.add_metric((*self._labels, str(self._block_size), blocks), 1.0)
+        yield info
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+
+_INFO_LABELS = (*_LABELS, "block_size", "num_gpu_blocks")
+
+
+def _help(name: str) -> str:
+    return name.removeprefix("vllm:").removesuffix("_total").replace("_", " ")

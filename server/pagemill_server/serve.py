@@ -1,0 +1,220 @@
+"""The life of a server: bind → answer /health → load in a thread → serve → stop as design.md's rule for stops says.
+
+A stop, whatever asked for it: readiness off; for the lame duck's time everything is still served, with `Connection: close`; then
+new requests get 503 with Retry-After while what runs may finish within the shutdown timeout; what is left ends with an error
+event. A second signal skips the waiting. Called by `cli`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+
+import uvicorn
+import uvloop
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_files import ModelFiles
+from pagemill_server.api.app import make_app
+from pagemill_server.api.http_protocol import HttpProtocol
+from pagemill_server.api.service import Loaded, Service
+from pagemill_server.engine.loop import EngineLoop
+from pagemill_server.lifecycle import Lifecycle, Phase
+from pagemill_server.loading import LoadedModel, load
+from pagemill_server.metrics import MeteredRunner
+from pagemill_server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_LOADER = "loading"  # the thread's name
+_TICK = 0.1  # seconds between looks at what can't be awaited
+_KEEP_ALIVE = 65  # seconds; longer than the idle timeout of common proxies, so that they close first
+_LAST_WORDS = 5.0  # seconds for error events to leave once the engine has stopped
+
+
+def run(settings: Settings, files: ModelFiles) -> int:
+    """Serve until SIGTERM or SIGINT; returns 0. Raises PagemillError for a failure to start or to go on."""
+    _log_to_stderr()
+    with (
+        _listen(settings.server.host, settings.server.port) as listener,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(_Life(settings, files).live(listener))
+    return 0
+
+
+def leave(code: int) -> int:
+    """The exit code, unless a model is still loading: that thread can't be stopped, and an interpreter that shuts down
+    under it may crash or hang, so the process ends here."""
+    if any(thread.name == _LOADER for thread in threading.enumerate()):
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+class _Life:
+    """One server from its first request for /health to its last answer."""
+
+    def __init__(self, settings: Settings, files: ModelFiles) -> None:
+        self._settings = settings
+        self._files = files
+        self._lifecycle = Lifecycle(files.weights_bytes)
+        self._service = Service(
+            settings.model.served_names,
+            self._lifecycle,
+            block_size=settings.cache.block_size,
+            api_keys=settings.server.api_keys,
+            startup_timeout=settings.server.startup_timeout,
+        )
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()  # a second signal
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                make_app(self._service),
+                http=HttpProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE,
+                timeout_graceful_shutdown=int(_LAST_WORDS),
+            )
+        )
+
+    async def live(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        answering = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        address = listener.getsockname()
+        logger.info("listening on http://%s:%d, loading %s", _bracketed(address[0]), address[1], self._files.path)
+        try:
+            loaded = await self._load()
+            if loaded is not None:
+                await self._serve(loaded)
+                await self._drain(loaded)
+        finally:
+            self._uvicorn.should_exit = True
+            await answering
+            self._service.close()
+
+    def _on_signal(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    async def _load(self) -> Loaded | None:
+        """None: told to stop before the model was there."""
+        loading: Future[LoadedModel] = Future()
+        threading.Thread(target=self._load_into, args=(loading,), name=_LOADER, daemon=True).start()
+        while not loading.done():
+            if self._stop.is_set():
+                logger.info("told to stop while loading")
+                return None
+            if (stuck := self._lifecycle.stuck_for()) > self._settings.server.startup_timeout:
+                raise PagemillError(
+                    FailureReason.LOAD_STALLED,
+                    f"loading has not moved for {stuck:.0f} s (phase {self._lifecycle.phase}, {self._lifecycle.percent}%): "
+                    "look at the disk or network that holds the model, or raise --startup-timeout",
+                )
+            await asyncio.sleep(_TICK)
+        model = loading.result()
+        return Loaded(
+            EngineLoop(model.engine),
+            model.limits,
+            model.tokenizer,
+            model.vocabulary,
+            model.template,
+            model.tokenizer.eos_ids,
+        )
+
+    def _load_into(self, future: Future[LoadedModel]) -> None:
+        try:
+            measured = partial(MeteredRunner, metrics=self._service.metrics)
+            future.set_result(load(self._settings, self._files, self._lifecycle, measured))
+        except BaseException as error:  # noqa: BLE001  raised where the future is read
+            future.set_exception(error)
+
+    async def _serve(self, loaded: Loaded) -> None:
+        """Until a signal. Raises PagemillError(EngineFailed) when the engine ends, after its streams have had their error."""
+        self._service.loaded = loaded
+        self._lifecycle.enter(Phase.SERVING)
+        logger.info("ready: %s, up to %d tokens", ", ".join(self._service.served_names), loaded.context)
+        while not self._stop.is_set():
+            if loaded.engine.dead is not None:
+                await self._until_idle(_LAST_WORDS)
+                raise PagemillError(FailureReason.ENGINE_FAILED, f"the engine ended: {loaded.engine.dead}")
+            await asyncio.sleep(_TICK)
+
+    async def _drain(self, loaded: Loaded) -> None:
+        lifecycle, server = self._lifecycle, self._settings.server
+        lifecycle.enter(Phase.DRAINING)
+        logger.info(
+            "draining: in_flight=%d lame_duck=%gs timeout=%gs",
+            self._service.in_flight,
+            server.lame_duck_seconds,
+            server.shutdown_timeout,
+        )
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), server.lame_duck_seconds)
+        lifecycle.refusing = True
+        await self._until_idle(server.shutdown_timeout)
+        lifecycle.ending = True
+        if self._service.in_flight:
+            logger.warning("ending what still runs: in_flight=%d", self._service.in_flight)
+        self._hurry.clear()
+        with contextlib.suppress(TimeoutError):  # a device that never comes back must not keep the process
+            await asyncio.wait_for(loaded.engine.stop(), _LAST_WORDS)
+        await self._until_idle(_LAST_WORDS)
+        logger.info("stopped")
+
+    async def _until_idle(self, seconds: float) -> None:
+        """Until no request is in flight, for so long at most; a second signal ends the wait."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._service.idle, self._hurry)]
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are `_Life`'s: uvicorn would close the port at once."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket, before anything slow is done; raises PagemillError (AddressInUse, InvalidConfiguration)."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise PagemillError(
+                FailureReason.ADDRESS_IN_USE,
+                f"port {port} on {host} is in use: stop what listens there, or give another --port",
+            ) from None
+        raise PagemillError(
+            FailureReason.INVALID_CONFIGURATION, f"can't listen on {host} port {port}: {error.strerror or error}"
+        ) from None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
