@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import codec, machine, own_server, report, workload_file, workloads
+from benchmarks import codec, machine, own_server, report, traces, workload_file, workloads
 from benchmarks.client import Target, replay
 from benchmarks.measure import Run, summarise
 from benchmarks.workloads import Workload
@@ -86,13 +86,18 @@ async def measure(targets: dict[str, Target], chosen: list[Workload], reps: int)
 
 
 def load_workloads(args: argparse.Namespace) -> list[Workload]:
-    """The files that are named, and the standard workloads that are asked for."""
+    """The files and traces that are named, and the standard workloads that are asked for."""
     chosen = [workload_file.read(path) for path in args.workload]
-    names = args.workloads if args.workloads is not None else ("" if chosen else DEFAULT_WORKLOADS)
+    recorded = {path.name.partition(".")[0]: traces.read(path) for path in args.trace}
+    names = args.workloads if args.workloads is not None else ("" if chosen or recorded else DEFAULT_WORKLOADS)
     wanted = [name for name in names.split(",") if name]
-    if wanted:
+    if wanted or recorded:
         tokenizer = codec.load(args.tokenizer or args.model)
         chosen += [workloads.STANDARD[name](tokenizer, args.seed) for name in wanted]
+        cut = traces.Cut(
+            args.trace_start, args.trace_seconds, args.trace_slowdown, args.trace_shrink, args.trace_longest
+        )
+        chosen += [traces.workload(name, rows, cut, tokenizer, args.seed) for name, rows in recorded.items()]
     return chosen
 
 
@@ -113,6 +118,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--tokenizer", metavar="MODEL", help="whose tokens the standard workloads count (default: --model)"
     )
+    _add_trace_flags(parser)
     parser.add_argument("--seed", type=int, default=workloads.SEED, help="of the standard workloads")
     parser.add_argument("--reps", type=int, default=3, help="repetitions of each workload (default: 3)")
     parser.add_argument("--prompt", choices=("text", "ids"), default="text", help="send text or token ids")
@@ -136,6 +142,28 @@ def parse(argv: list[str]) -> argparse.Namespace:
             _check_url(parser, flag, url, args.allow_remote)
     args.base_url, args.versus = (url.rstrip("/") if url else url for url in (args.base_url, args.versus))
     return args
+
+
+def _add_trace_flags(parser: argparse.ArgumentParser) -> None:
+    cut = traces.Cut()
+    group = parser.add_argument_group("recorded traces (benchmarks/README.md names their public sources)")
+    group.add_argument(
+        "--trace", metavar="FILE", type=Path, nargs="+", default=[], help="Azure CSV or Mooncake JSON lines"
+    )
+    for flag, default, text in (
+        ("--trace-start", cut.start, "seconds into the trace"),
+        ("--trace-seconds", cut.seconds, "seconds of the trace"),
+        ("--trace-slowdown", cut.slowdown, "arrivals are so many times further apart"),
+        ("--trace-shrink", cut.shrink, "lengths are multiplied by this"),
+    ):
+        group.add_argument(flag, metavar="N", type=float, default=default, help=f"{text} (default: {default:g})")
+    group.add_argument(
+        "--trace-longest",
+        metavar="TOKENS",
+        type=int,
+        default=cut.longest,
+        help=f"longer requests are left out (default: {cut.longest})",
+    )
 
 
 def _check_url(parser: argparse.ArgumentParser, flag: str, url: str, allow_remote: bool) -> None:

@@ -29,7 +29,7 @@ from benchmarks import prose
 SEED = 20261129
 VARIANTS = 5
 _STREAM_WORDS = 60_000  # more than all variants of one workload take
-_WARMUP = (16, 96, 16)  # requests, tokens in, tokens out
+WARMUP = (16, 96, 16)  # requests, tokens in, tokens out
 
 
 class Codec(Protocol):
@@ -148,7 +148,7 @@ def _workload(
     stream: bool,
 ) -> Workload:
     tokens = Tokens(codec, f"{seed} {name}")
-    requests, length, out = _WARMUP
+    requests, length, out = WARMUP
     warmup = tuple(tokens.prompt(tokens.take(length), out) for _ in range(requests))
     variants = tuple(tuple(variant(tokens)) for _ in range(VARIANTS))
     return Workload(name, kind, stream, concurrency, warmup, variants)
