@@ -12,10 +12,10 @@ class EngineMachine(RuleBasedStateMachine):
     """Each request must end exactly once, with the tokens that it would have had alone."""
 
     @initialize(
-        num_blocks=st.integers(2, 12),
-        block_size=st.integers(1, 5),
+        num_blocks=st.integers(2, 8),
+        block_size=st.integers(1, 4),
         budget=st.integers(1, 40),
-        max_num_seqs=st.integers(1, 6),
+        max_num_seqs=st.integers(2, 8),
         max_model_len=st.integers(4, 60),
     )
     def start(self, num_blocks: int, block_size: int, budget: int, max_num_seqs: int, max_model_len: int) -> None:
@@ -29,13 +29,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.requests: dict[str, AddRequest] = {}
         self.outputs: dict[str, list[RequestOutput]] = {}
 
-    @rule(length=st.floats(0, 1), max_tokens=st.integers(1, 20))
-    def add(self, length: float, max_tokens: int) -> None:
-        if self.engine.dead is not None or self.engine.max_sequence_len < 2:
-            return
-        # Numbered by this machine, not by the process: hypothesis replays a run and must find it the same.
+    @rule(lengths=st.lists(st.floats(0, 1), min_size=1, max_size=4), max_tokens=st.integers(1, 30))
+    def add(self, lengths: list[float], max_tokens: int) -> None:
+        """Several at once, so that they run together."""
+        if self.engine.dead is None and self.engine.max_sequence_len >= 2:
+            for length in lengths:
+                self.add_one(length, max_tokens)
+
+    def add_one(self, length: float, max_tokens: int) -> None:
+        # Mostly short, so that several run and outgrow the pool. Numbered by this machine, not by the process: hypothesis replays a run and must find it the same.
         number = len(self.requests)
-        prompt = [(31 * number + i) % VOCAB for i in range(1 + int(length * (self.engine.max_sequence_len - 2)))]
+        prompt = [(31 * number + i) % VOCAB for i in range(1 + int(length**3 * (self.engine.max_sequence_len - 2)))]
         request = make_request(prompt, max_tokens, request_id=f"r{number:03}")
         self.engine.add(request)
         self.requests[request.request_id] = request
