@@ -37,7 +37,8 @@ class EngineMachine(RuleBasedStateMachine):
                 self.add_one(length, max_tokens)
 
     def add_one(self, length: float, max_tokens: int) -> None:
-        # Mostly short, so that several run and outgrow the pool. Numbered by this machine, not by the process: hypothesis replays a run and must find it the same.
+        # Mostly short, so that several run and outgrow the pool. Numbered by this machine, not by the process: hypothesis
+        # replays a run and must find it the same.
         number = len(self.requests)
         prompt = [(31 * number + i) % VOCAB for i in range(1 + int(length**3 * (self.engine.max_sequence_len - 2)))]
         request = make_request(prompt, max_tokens, request_id=f"r{number:03}")
