@@ -30,7 +30,11 @@ def _rule(rule: str, message: str, path: str | None = None) -> dict[str, Any]:
 
 
 ROOT_RULES = [
-    _rule(f"size(self.metadata.name) <= {NAME_LIMIT}", f"metadata.name has more than {NAME_LIMIT} characters")
+    _rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "metadata.name must be lower-case letters, digits and '-', beginning with a letter: a Service takes it over",
+    ),
+    _rule(f"size(self.metadata.name) <= {NAME_LIMIT}", f"metadata.name has more than {NAME_LIMIT} characters"),
 ]
 SPEC_RULES = [
     _rule(

@@ -5,6 +5,8 @@ Pure. A contract test holds these defaults against the server's. Called by the `
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest
 from pagemill.model_files import ModelFiles
@@ -12,6 +14,7 @@ from pagemill_operator.spec import LLMDeploymentSpec
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB = 1024**3
+BLOCK_SIZE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 32, 64, 512  # the server's own
 CPU_KV_CACHE = 4 * GIB  # what a CPU server takes at most where kvCacheGiB is left out
 
 
@@ -31,14 +34,18 @@ def fit_request(spec: LLMDeploymentSpec, files: ModelFiles, gpu_memory: int | No
             FailureReason.INVALID_CONFIGURATION,
             "how much memory has the GPU? say --gpu-memory 24GiB, or set gpu.memoryGiB",
         )
+    config = files.config
+    if config.sliding_window is not None:  # as the server: beyond its window it can't compute
+        longest = min(config.sliding_window, config.max_position_embeddings)
+        config = replace(config, max_position_embeddings=longest)
     return FitRequest(
-        config=files.config,
+        config=config,
         dtype_bytes=_BYTES.get(engine.dtype, 4 if on_cpu else 2),
         memory_bytes=memory,
         utilization=spec.gpu_memory_utilization,
-        block_size=engine.block_size or (32 if on_cpu else 16),
+        block_size=engine.block_size or BLOCK_SIZE,
         max_model_len=spec.max_model_len,
-        max_num_batched_tokens=engine.max_num_batched_tokens or 512,
-        max_num_seqs=engine.max_num_seqs or 64,
+        max_num_batched_tokens=engine.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS,
+        max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
         kv_cache_bytes=cache,
     )

@@ -51,7 +51,7 @@ class Engine(Group):
     """The engine's own settings; left out, the server chooses."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = restart("Type of weights and KV cache.", "auto")
-    block_size: int | None = restart("Tokens in one block of the KV cache.", ge=1, le=256)
+    block_size: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256] | None = restart("Tokens in one block of the KV cache.")
     max_num_seqs: int | None = restart("Sequences that one step may hold.", ge=1)
     max_num_batched_tokens: int | None = restart("Tokens that one step may hold, prompts and outputs together.", ge=1)
     prefix_caching: bool | None = restart("Share the blocks of equal prompt beginnings.")
