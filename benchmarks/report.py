@@ -47,7 +47,7 @@ def _cell(value: Spread | None, scale: float, digits: int = 1) -> str:
     if value is None:
         return "-"
     median, low, high = (f"{number * scale:.{digits}f}" for number in (value.median, value.low, value.high))
-    return f"{median} ({low}-{high})"
+    return median if low == high else f"{median} ({low}-{high})"
 
 
 def _line(cells: Sequence[str]) -> str:

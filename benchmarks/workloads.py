@@ -3,7 +3,7 @@
     python benchmarks/workloads.py MODEL FOLDER     writes w1.json … for any client
 
 A workload has several variants: the same lengths and arrivals with other text. Repetition k replays variant k, so that a
-server with a prefix cache never meets a prompt twice by accident. Served by `serve.py`; the file format is `workload_file`'s.
+server with a prefix cache never meets a prompt twice by accident. Replayed by `serve.py`; the file format is `workload_file`'s.
 
     w1      64 requests, 16 at a time, 18 to 512 tokens in (mean 142), 64 out, no streaming
     w2      one at a time, 128 tokens in, 128 out, streaming: 4 requests
