@@ -1,4 +1,4 @@
-"""Runs buildah, with a storage of the testbed's own in the cache, and cuts its images into OCI blobs.
+"""Runs buildah, with a storage of the testbed's own in the cache.
 
 Owns the flags. `--isolation chroot` needs neither a daemon nor a runtime. Knows nothing of which images
 there are. Called by images.
@@ -6,7 +6,6 @@ there are. Called by images.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from dataclasses import dataclass
@@ -19,11 +18,6 @@ from testbed.errors import TestbedError
 def storage() -> Path:
     """buildah's layers."""
     return cluster_cache() / "buildah"
-
-
-def layout() -> Path:
-    """An OCI layout with the blobs of every image that was pushed; equal blobs are written once."""
-    return cluster_cache() / "layout"
 
 
 @dataclass(frozen=True)
@@ -61,6 +55,7 @@ def build_image(
     dockerfile: Path | None = None,
     target: str = "",
     arguments: dict[str, str] | None = None,
+    contexts: dict[str, Path] | None = None,
     mounts: tuple[Mount, ...] = (),
 ) -> None:
     """`buildah bud`; its output is kept in the cache as logs/NAME.log."""
@@ -70,30 +65,11 @@ def build_image(
         command += ["--target", target]
     for argument, value in (arguments or {}).items():
         command += ["--build-arg", f"{argument}={value}"]
+    for stage, folder in (contexts or {}).items():
+        command += ["--build-context", f"{stage}={folder}"]
     for mount in mounts:
         command += ["--volume", f"{mount.host}:{mount.container}:ro"]
     logs = cluster_cache() / "logs"
     logs.mkdir(exist_ok=True)
     log = logs / f"{os.path.basename(name).replace(':', '-')}.log"
     buildah(*command, str(context), log=log)
-
-
-def push_image(name: str) -> str:
-    """Write an image's blobs to the layout, uncompressed, and return its manifest's digest."""
-    digest_file = layout().parent / "digest"
-    # The layout's own index lists what was pushed by reference name; ours is the image's name.
-    buildah("push", "--disable-compression", "--digestfile", str(digest_file), name, f"oci:{layout()}:{name}")
-    return digest_file.read_text().strip()
-
-
-def blobs_of(manifest: str) -> dict[str, Path]:
-    """digest → file of everything an image needs: its manifest, configuration and layers."""
-    files = {manifest: _blob(manifest)}
-    content = json.loads(files[manifest].read_text())
-    for part in [content["config"], *content["layers"]]:
-        files[part["digest"]] = _blob(part["digest"])
-    return files
-
-
-def _blob(digest: str) -> Path:
-    return layout() / "blobs" / digest.replace(":", "/")

@@ -14,13 +14,16 @@ import os
 import shutil
 import subprocess
 import tarfile
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.binaries import Binaries
-from testbed.buildah import blobs_of, push_image
 from testbed.cache import cluster_cache, exclusive
+from testbed.errors import TestbedError
+from testbed.layers import StoredImage, digest_of, find_image, write_layer
 from testbed.ready import wait_until
 
 SOCKETS = Path("/run/pagemill-testbed/seed")
@@ -49,9 +52,12 @@ class Seed:
                 return
             with self._containerd():
                 for image in missing:
-                    print(f"  importing {image}", flush=True)
+                    print(f"  importing {image} … ", end="", flush=True)
+                    started = time.monotonic()
                     self._import(image)
                     self._marker(image).touch()
+                    print(f"{time.monotonic() - started:.0f} s", flush=True)
+                    self._forget_older(image)
 
     def plant(self, root: Path) -> None:
         """Make `root` a containerd root with all of the seed's images."""
@@ -62,6 +68,14 @@ class Seed:
             copy = database.with_suffix(".copy")
             shutil.copy2(database, copy)
             copy.rename(database)
+
+    def _forget_older(self, image: str) -> None:
+        """Drop what the seed has of the same repository under other tags; shared layers stay."""
+        repository = image.rpartition(":")[0]
+        for listed in self._ctr("images", "list", "--quiet").stdout.decode().split():
+            if listed.startswith(f"{repository}:") and listed != image:
+                self._ctr("images", "remove", "--sync", listed)
+                self._marker(listed).unlink(missing_ok=True)
 
     def _marker(self, image: str) -> Path:
         return self.folder / f"imported-{image.replace('/', '_')}"
@@ -95,42 +109,44 @@ class Seed:
             process.wait()
             shutil.rmtree(SOCKETS, ignore_errors=True)
 
-    def _ctr(self, *arguments: str, archive: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    def _ctr(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         command = [str(self.binaries.path("ctr")), "-a", str(SOCKETS / "containerd.sock"), "-n", "k8s.io", *arguments]
-        return subprocess.run([*command, *([str(archive)] if archive else [])], capture_output=True, check=False)
+        return subprocess.run(command, capture_output=True, check=False)
 
     def _import(self, image: str) -> None:
-        manifest = push_image(image)
+        stored = find_image(image)
         held = self.folder / "io.containerd.content.v1.content" / "blobs"
-        archive = SOCKETS.parent / "import.tar"
-        archive = cluster_cache() / "import.tar"
-        with tarfile.open(archive, "w") as tar:
-            _add_text(tar, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}))
-            _add_text(tar, "index.json", _index(image, manifest, blobs_of(manifest)[manifest]))
-            for digest, file in blobs_of(manifest).items():
-                name = digest.replace(":", "/")
-                if digest == manifest or not (held / name).exists():
-                    tar.add(file, f"blobs/{name}")
-        try:
-            done = self._ctr("images", "import", "--local", "--snapshotter", "overlayfs", archive=archive)
-            if done.returncode != 0:
-                raise RuntimeError(f"ctr could not import {image}: {done.stderr.decode()[-2000:]}")
-        finally:
-            archive.unlink()
+        with tempfile.TemporaryDirectory(dir=cluster_cache()) as folder:
+            archive = Path(folder) / "import.tar"
+            with tarfile.open(archive, "w") as tar:
+                _add(tar, "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}).encode())
+                _add(tar, "index.json", _index(image, stored))
+                for content in (stored.manifest, stored.configuration):
+                    _add(tar, _blob(digest_of(content)), content)
+                for digest in stored.layers:
+                    if not (held / digest.replace(":", "/")).exists():
+                        write_layer(digest, Path(folder) / "layer")
+                        tar.add(Path(folder) / "layer", _blob(digest))
+            done = self._ctr("images", "import", "--local", "--snapshotter", "overlayfs", str(archive))
+        if done.returncode != 0:
+            raise TestbedError(f"ctr could not import {image}: {done.stderr.decode()[-2000:]}")
 
 
-def _add_text(tar: tarfile.TarFile, name: str, text: str) -> None:
-    content = text.encode()
+def _blob(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/')}"
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     tar.addfile(entry, io.BytesIO(content))
 
 
-def _index(image: str, manifest: str, file: Path) -> str:
+def _index(image: str, stored: StoredImage) -> bytes:
     described = {
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "digest": manifest,
-        "size": file.stat().st_size,
+        "digest": stored.manifest_digest,
+        "size": len(stored.manifest),
         "annotations": {"io.containerd.image.name": image},
     }
-    return json.dumps({"schemaVersion": 2, "manifests": [described]})
+    return json.dumps({"schemaVersion": 2, "manifests": [described]}).encode()
