@@ -45,7 +45,8 @@ class OwnServer:
 def started(model: str, flags: Sequence[str]) -> Iterator[OwnServer]:
     """Serve `model` with further flags of `pagemill serve` while the block runs."""
     port = _free_port()
-    log = Path(tempfile.mkstemp(prefix="pagemill-bench-", suffix=".log")[1])
+    with tempfile.NamedTemporaryFile(prefix="pagemill-bench-", suffix=".log", delete=False) as file:
+        log = Path(file.name)
     server = OwnServer(f"http://127.0.0.1:{port}", log)
     command = [sys.executable, "-m", "pagemill", "serve", model, "--host", "127.0.0.1", "--port", str(port), *flags]
     environ = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}  # spinning threads would take the client's core

@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     except (PagemillError, workload_file.WorkloadError, own_server.ServerError) as error:
         sys.stderr.write(f"benchmarks/serve.py: {error}\n")
         return 1
+    except KeyboardInterrupt:
+        return 130
     if own:
         print(f"start {own.start_s:.1f} s, peak memory {own.peak_bytes / 1e9:.1f} GB, server log {own.log}")
         document["server"] = {"start_s": own.start_s, "peak_bytes": own.peak_bytes, "flags": args.server_flags}

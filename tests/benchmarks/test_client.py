@@ -214,7 +214,8 @@ def test_which_chunks_carry_output(event: dict[str, Any], carries: bool) -> None
 
 def test_usage_may_be_missing_or_null() -> None:
     sample = Sample(0.0, 3)
-    for event in ({}, {"usage": None}, {"usage": {}}):
+    nothing: tuple[dict[str, Any], ...] = ({}, {"usage": None}, {"usage": {}})
+    for event in nothing:
         take_usage(sample, event)
     assert sample.output_tokens == 0
     take_usage(sample, {"usage": {"completion_tokens": 3, "prompt_tokens_details": None}})

@@ -81,7 +81,7 @@ def write_gguf(
     *,
     architecture: str = "llama",
     leave_out: tuple[str, ...] = (),
-    extra: dict[str, Any] | None = None,
+    extra: dict[str, str | int] | None = None,
     extra_tensors: dict[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
     """The same model as a GGUF, its attention stored as Q8_0.
@@ -105,8 +105,10 @@ def write_gguf(
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     for key, value in (extra or {}).items():
-        add = {str: writer.add_string, float: writer.add_float32, int: writer.add_int64}[type(value)]
-        add(key, value)
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        else:
+            writer.add_int64(key, value)
     for name, tensor in _gguf_weights().items():
         if ".attn_" in name and tensor.ndim == 2:
             writer.add_tensor(

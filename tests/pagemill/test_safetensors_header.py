@@ -22,7 +22,7 @@ from pagemill.tensor_info import TensorInfo
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("safetensors") / "sample.safetensors"
     random = np.random.default_rng(0)
-    tensors = {
+    tensors: dict[str, np.ndarray[Any, Any]] = {
         "a.weight": random.standard_normal((3, 5)).astype(np.float32),
         "b.weight": random.standard_normal((4,)).astype(np.float16),
         "scalar": np.array(3, np.int64),
