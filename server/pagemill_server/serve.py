@@ -80,19 +80,7 @@ class _Life:
         )
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()  # a second signal
-        self._uvicorn = _Uvicorn(
-            uvicorn.Config(
-                make_app(self._service),
-                http=HttpProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=_KEEP_ALIVE,
-                timeout_graceful_shutdown=int(_LAST_WORDS),
-            )
-        )
+        self._uvicorn = http_server(self._service)
 
     async def live(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -185,6 +173,23 @@ class _Life:
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+
+
+def http_server(service: Service) -> uvicorn.Server:
+    """uvicorn as we run it; it serves the sockets that it is given and leaves signals alone."""
+    return _Uvicorn(
+        uvicorn.Config(
+            make_app(service),
+            http=HttpProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(_LAST_WORDS),
+        )
+    )
 
 
 class _Uvicorn(uvicorn.Server):

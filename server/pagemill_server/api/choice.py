@@ -63,7 +63,7 @@ class Choice:
         return self._piece(text, reason)
 
     def _take(self, token: SampledToken) -> str:
-        start = self._decoded
+        start = self._decoded + self._detokenizer.cuts_off(token.token_id)
         decoded = self._detokenizer.push(token.token_id)
         self._decoded += len(decoded)
         if self._logprobs:

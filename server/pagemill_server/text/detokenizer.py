@@ -74,6 +74,11 @@ class Detokenizer:
         """Whether bytes wait for the rest of their character."""
         return bool(self._decoder.getstate()[0])
 
+    def cuts_off(self, token_id: int) -> bool:
+        """Whether the bytes that wait will stay half a character, because this token begins another."""
+        begins = self._vocabulary.of(token_id)[:1]
+        return self.within_character and bool(begins) and not 0x80 <= begins[0] < 0xC0
+
     def flush(self) -> str:
         """What is left when the sequence ends within a character."""
         return self._decoder.decode(b"", final=True)
