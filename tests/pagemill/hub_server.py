@@ -44,7 +44,6 @@ class HubServer:
     renamed: dict[str, str] = field(default_factory=dict)  # repo -> the name it has now (307, as the hub answers)
     answer: tuple[int, bytes] | None = None  # instead of everything
     stall: threading.Event | None = None  # a break waits for it, so that a test can end the client in mid-file
-    halted: threading.Event = field(default_factory=threading.Event)  # set when a break is reached
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
 
@@ -137,7 +136,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part) if hub.chunked else part)
         if stop is not None:
             self.wfile.flush()
-            hub.halted.set()
             if hub.stall:
                 hub.stall.wait(30)
             self.close_connection = True

@@ -161,11 +161,12 @@ def test_a_killed_pull_frees_its_lock_and_is_resumed(server: HubServer, environ:
     program = f"from pagemill import hub, model_ref; hub.CHUNK = 10_000; hub.pull(model_ref.parse({REPO!r}))"
     part = Path(environ["PAGEMILL_MODELS"]) / REPO / f"{name}.part"
     with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **environ}) as child:
-        assert server.halted.wait(60)
-        while part.stat().st_size < 50_000:
-            assert child.poll() is None
-            time.sleep(0.01)
-        child.kill()
+        try:
+            while not part.exists() or part.stat().st_size < 50_000:
+                assert child.poll() is None
+                time.sleep(0.01)
+        finally:
+            child.kill()
     server.stall.set()
     folder = pull(environ)
     assert "bytes=50000-" in [seen.headers.get("Range") for seen in server.seen]
