@@ -22,6 +22,7 @@ APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 _TIMEOUT = aiohttp.ClientTimeout(total=15, sock_connect=5)
 _REFUSED = (400, 403, 405, 422)  # asking again can't help
+_UNTYPED = "failed to create typed patch object"  # server-side apply of a field that Kubernetes lacks: a 500, and refused for good
 
 
 class NoCluster(Exception):
@@ -64,7 +65,7 @@ class Api:
         if response.status == 404:
             return None
         if not 200 <= response.status < 300:
-            raise _refusal(method, path, response.status, text, response.headers.get("Retry-After"))
+            raise refusal(method, path, response.status, text, response.headers.get("Retry-After"))
         answer: dict[str, Any] = json.loads(text)
         return answer
 
@@ -88,13 +89,15 @@ def _in_pod() -> bool:
     return bool(os.environ.get(SERVICE_HOST_ENV_NAME)) and Path(SERVICE_TOKEN_FILENAME).exists()
 
 
-def _refusal(method: str, path: str, status: int, text: bytes, retry_after: str | None) -> ClusterError:
+def refusal(method: str, path: str, status: int, text: bytes, retry_after: str | None) -> ClusterError:
+    """What the API server's answer means to the reconcile: its message, whether asking again can help, and when."""
     try:
         message = str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
         message = text[:200].decode(errors="replace").strip()
     seconds = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
-    return ClusterError(f"{method} {path}: {status}: {message}", refused=status in _REFUSED, retry_after=seconds)
+    refused = status in _REFUSED or message.startswith(_UNTYPED)
+    return ClusterError(f"{method} {path}: {status}: {message}", refused=refused, retry_after=seconds)
 
 
 def _words(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pagemill_operator.labels import GROUP, KIND, PLURAL, VERSION
 
-READ = ("get", "list", "watch")
+READ = ("list", "watch")  # all reads come from lists and their watches
 WRITE = ("create", "patch", "delete")
 
 
@@ -41,7 +41,7 @@ KINDS = (
     RESOURCE,
     ApiKind("apps", "v1", "Deployment", "deployments", READ + WRITE, followed=True),
     ApiKind("apps", "v1", "ReplicaSet", "replicasets", READ, followed=True),
-    ApiKind("", "v1", "Pod", "pods", (*READ, "patch", "delete"), followed=True),
+    ApiKind("", "v1", "Pod", "pods", READ, followed=True),
     ApiKind("", "v1", "Service", "services", READ + WRITE, followed=True),
     ApiKind("", "v1", "ServiceAccount", "serviceaccounts", READ + WRITE, followed=True),
     ApiKind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", READ + WRITE, followed=True),

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 Emit = Callable[[str], None]
 _CHUNK = 64 * 1024  # bytes read at a time; a longer line is passed on in pieces
@@ -32,11 +33,11 @@ os.execvp(sys.argv[2], sys.argv[2:])
 class ContainerProcess:
     """A started process. `wait` ends when it has ended and nothing of its group is left."""
 
-    def __init__(self, process: asyncio.subprocess.Process, emit: Emit) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, output: BinaryIO, emit: Emit) -> None:
         self._process = process
         self._oom_kills = _oom_kills()
         self._killed = False
-        self._pump = asyncio.create_task(_pump(process, emit))
+        self._pump = asyncio.create_task(_pump(output, emit))
         self._ended = asyncio.create_task(self._watch())
 
     @classmethod
@@ -48,15 +49,23 @@ class ContainerProcess:
         argv = [program, *command[1:]]
         if sys.platform == "linux":
             argv = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *argv]
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            env=dict(environ),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        return cls(process, emit)
+        # A pipe of our own: with asyncio's, `wait` would wait for all who hold it, and a left-over child may hold it for ever.
+        read_end, write_end = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                env=dict(environ),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(read_end)
+            raise
+        finally:
+            os.close(write_end)
+        return cls(process, os.fdopen(read_end, "rb", buffering=0), emit)
 
     async def wait(self) -> int:
         """The exit code as Kubernetes gives it: 128 + signal where a signal ended it."""
@@ -88,21 +97,28 @@ class ContainerProcess:
         _kill_group(self._process.pid)  # what it started dies with it, as in a container
         await asyncio.wait({self._pump}, timeout=_PIPE_SECONDS)
         self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)
         return code if code >= 0 else 128 - code
 
 
-async def _pump(process: asyncio.subprocess.Process, emit: Emit) -> None:
-    assert process.stdout is not None
+async def _pump(output: BinaryIO, emit: Emit) -> None:
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), output
+    )
     rest = b""
-    while chunk := await process.stdout.read(_CHUNK):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _CHUNK:
-            lines.append(rest)
-            rest = b""
-        for line in lines:
-            emit(line.decode(errors="replace").rstrip("\r"))
-    if rest:
-        emit(rest.decode(errors="replace"))
+    try:
+        while chunk := await reader.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _CHUNK:
+                lines.append(rest)
+                rest = b""
+            for line in lines:
+                emit(line.decode(errors="replace").rstrip("\r"))
+        if rest:
+            emit(rest.decode(errors="replace"))
+    finally:
+        transport.close()
 
 
 def _kill_group(pid: int) -> None:

@@ -1,0 +1,45 @@
+"""What one machine takes of a file, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pagemill_operator.cluster.interface import Key
+from pagemill_operator.errors import InvalidManifest
+from pagemill_operator.up_file import load
+
+HEAD = "apiVersion: pagemill.dev/v1alpha1\nkind: LLMDeployment\n"
+
+
+def write(path: Path, *bodies: str) -> str:
+    path.write_text("---\n".join(HEAD + body for body in bodies))
+    return str(path)
+
+
+def test_several_deployments_in_the_files_order(tmp_path: Path) -> None:
+    bodies = [
+        "metadata: {name: b}\nspec: {model: org/b}\n",
+        "metadata: {name: a, namespace: team}\nspec: {model: org/a}\n",
+    ]
+    wanted = load(write(tmp_path / "file.yaml", *bodies))
+    assert list(wanted) == [Key("default", "b"), Key("team", "a")]
+    assert all("status" not in manifest for manifest in wanted.values())
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("spec: {model: 'pvc://claim/path'}", "spec.model: pvc://claim/path can only be mounted by a cluster"),
+        ("spec: {model: 'oci://registry/image'}", "spec.model: oci://registry/image can only be mounted by a cluster"),
+        ("spec: {model: org/name, pod: {volumes: [{name: v, emptyDir: {}}]}}", "spec.pod.volumes: can only be mounted"),
+        ("spec: {model: org/name, replicas: two}", "spec.replicas: must be an integer"),
+    ],
+)
+def test_what_needs_a_cluster_is_refused_in_a_line(tmp_path: Path, body: str, problem: str) -> None:
+    path = write(tmp_path / "file.yaml", f"metadata: {{name: llm}}\n{body}\n")
+    with pytest.raises(InvalidManifest) as caught:
+        load(path)
+    (line,) = caught.value.problems
+    assert line.startswith(path)
+    assert problem in line
