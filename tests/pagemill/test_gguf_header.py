@@ -143,14 +143,14 @@ def parse_damaged(path: Path, raw: bytes) -> GGUFHeader | None:
         assert peak < 20 * len(raw) + 200_000
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_truncation_is_told(sample: Path, tmp_path: Path, data: st.DataObject) -> None:
     raw = sample.read_bytes()
     assert parse_damaged(tmp_path / "x.gguf", raw[: data.draw(st.integers(0, len(raw) - 64))]) is None
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_changed_byte_is_a_typed_error_or_a_parse_within_the_file(
     sample: Path, tmp_path: Path, data: st.DataObject

@@ -139,7 +139,7 @@ def test_a_config_that_is_a_folder_is_one_line(tmp_path: Path) -> None:
     assert "config.json" in refused(folder, FailureReason.MODEL_NOT_FOUND)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_changed_byte_of_a_gguf_ends_in_another_exception(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "m.gguf"

@@ -118,7 +118,7 @@ def test_a_length_that_lies_allocates_nothing(tmp_path: Path, length: int) -> No
     assert isinstance(parse_damaged(tmp_path / "x.safetensors", raw), FailureReason)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_changed_byte_is_a_typed_error_or_a_parse_within_the_file(
     sample: Path, tmp_path: Path, data: st.DataObject
