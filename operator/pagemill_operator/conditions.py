@@ -115,7 +115,7 @@ def _memory_fit(fleet: Fleet, utilization: float | None, capacity: Capacity | No
         return Finding("MemoryFit", "Unknown", "NotMeasured", "known when a replica has loaded the model")
     message = (
         f"a replica holds {capacity.max_concurrent_tokens} tokens at once in {capacity.kv_blocks} blocks; "
-        f"its longest sequence is {capacity.max_model_len_that_fits} tokens"
+        f"the longest sequence that fits has {capacity.max_model_len_that_fits}"
     )
     if utilization is not None and utilization > WARN_UTILIZATION:
         message += (

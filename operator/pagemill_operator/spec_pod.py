@@ -40,20 +40,22 @@ def _keyed(*keys: str) -> AfterValidator:
         for key in keys:
             if not isinstance(entry.get(key), str) or not entry[key]:
                 raise ValueError(f"{key} is missing")
+        if not isinstance(entry.get("value", ""), str):
+            raise ValueError("value must be a string (put it in quotes)")
         return entry
 
     return AfterValidator(check)
 
 
-def _entry(*keys: str) -> Any:
-    schema: dict[str, Any] = {
-        "required": list(keys),
-        "properties": {key: {"type": "string", "minLength": 1} for key in keys},
-    }
+def _entry(*keys: str, **optional: Any) -> Any:
+    """The schema of such an entry."""
+    texts: dict[str, Any] = {key: {"type": "string", "minLength": 1} for key in keys}
+    schema: dict[str, Any] = {"required": list(keys), "properties": {**texts, **optional}}
     return Field(json_schema_extra={**PRESERVE, **schema})
 
 
-EnvVar = Annotated[dict[str, Any], _keyed("name"), _entry("name")]
+# An unquoted number as a variable's value is so common a mistake that it is refused here, not by the Deployment.
+EnvVar = Annotated[dict[str, Any], _keyed("name"), _entry("name", value={"type": "string"})]
 Volume = Annotated[dict[str, Any], _keyed("name"), _entry("name")]
 VolumeMount = Annotated[dict[str, Any], _keyed("name", "mountPath"), _entry("name", "mountPath")]
 Metadata = Annotated[dict[str, str], AfterValidator(_not_ours)]

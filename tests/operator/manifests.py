@@ -85,5 +85,8 @@ REFUSED: dict[str, Mistake] = {
     "sized cache on a gpu": Mistake(
         {"accelerator": "gpu", "engine": {"kvCacheGiB": 1}}, "spec: engine.kvCacheGiB is for accelerator: cpu"
     ),
+    "variable that is no text": Mistake(
+        {"pod": {"env": [{"name": "A", "value": 3}]}}, "spec.pod.env[0]: value must be a string"
+    ),
     "variable without a name": Mistake({"pod": {"env": [{"value": "x"}]}}, "spec.pod.env[0]: name is missing"),
 }
