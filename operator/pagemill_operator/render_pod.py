@@ -24,7 +24,7 @@ CACHE_MOUNT = "/models-cache"  # where fetched models go: the claim of modelCach
 IMAGE_MODELS = "/models"  # what an image may bring along
 GRACE_MARGIN = 15  # seconds beyond lame duck and drain, for the server to end its streams with an error event
 _PROBE_PERIOD = 2  # seconds
-_USER = 1000
+_USER = 65532  # the image's own
 
 
 @dataclass(frozen=True, slots=True)

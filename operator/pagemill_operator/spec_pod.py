@@ -91,5 +91,5 @@ class Pod(Group):
     )
     runtime_class_name: ObjectName | None = restart("As in a pod.")
     priority_class_name: ObjectName | None = restart("As in a pod.")
-    security_context: Passthrough = restart("The pod's, over the operator's own (non-root, user 1000).", {})
+    security_context: Passthrough = restart("The pod's, over the operator's own (non-root, user 65532).", {})
     shm_size_mib: int = restart("Size of /dev/shm in MiB.", 1024, ge=1, le=1048576, alias="shmSizeMiB")
