@@ -11,8 +11,9 @@ ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base
 RUN python3 -m venv --without-pip /opt/pagemill
-# HOME: some libraries look there; nothing needs to be written, so the root file system may be read-only.
-ENV PATH=/opt/pagemill/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+# HOME and LOGNAME: libraries ask for them, and the user ids that a cluster chooses have no entry in /etc/passwd.
+# Nothing needs to be written, so the root file system may be read-only.
+ENV PATH=/opt/pagemill/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp LOGNAME=pagemill
 
 # What pyproject.toml asks for, as pip reads it. A stage of its own: an edit elsewhere in that file changes none of these.
 FROM base AS requirements

@@ -6,8 +6,10 @@ Pagemill but the image names that it is given. Called by conftest, cluster.py an
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from testbed.errors import NotReady
 from testbed.node import Node
 from testbed.packages import ensure_packages, require_root
 from testbed.run import Run, claim, discard
-from testbed.sandbox import open_sandbox
+from testbed.sandbox import Sandbox, open_sandbox
 from testbed.seed import Seed
 
 
@@ -76,10 +78,18 @@ class Cluster:
             capture_output=True,
         )
 
+    def audit(self) -> list[dict[str, Any]]:
+        """Every write that the API server was asked for, oldest first, as audit events."""
+        if not self.node:
+            raise NotReady("only a cluster of our own keeps an audit log")
+        lines = self.node.control_plane.audit_log.read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
     def close(self) -> None:
         """End the cluster and everything in it."""
-        if self.run:
+        if self.run and self.node:
             discard(self.run)
+            self.node.sandbox.reap()
 
     def _execute(self, program: str, *arguments: str, stdin: str | None = None) -> str:
         return subprocess.run(
@@ -128,20 +138,20 @@ def _start(built: Binaries, run: Run, images: list[str], kept: bool) -> Cluster:
     node.start_containerd()
     node.start_kubelet()
     cluster = Cluster(run.kubeconfig, str(built.path("kubectl")), str(built.path("helm")), run, node)
-    _wait_for_node(cluster)
+    _wait_for_node(cluster, sandbox)
     return cluster
 
 
-def _wait_for_node(cluster: Cluster, seconds: float = 60) -> None:
-    """The node is Ready, and the default service account is there, without which no pod is admitted."""
+def _wait_for_node(cluster: Cluster, sandbox: Sandbox, seconds: float = 60) -> None:
+    """Pods can be run and reach the API: the node is Ready, its ClusterIPs answer, and accounts are given out."""
     ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        try:
+        sandbox.require_all()
+        with contextlib.suppress(subprocess.CalledProcessError, OSError):
             if cluster.kubectl("get", "node", NODE, "-o", ready) == "True":
                 cluster.kubectl("get", "serviceaccount", "default")
+                socket.create_connection(sandbox.run.api_service, timeout=1).close()
                 return
-        except subprocess.CalledProcessError:
-            pass
         time.sleep(0.1)
-    raise NotReady(f"the node did not become Ready; see {cluster.run.logs if cluster.run else ''}/kubelet.log")
+    raise NotReady(f"the node did not become Ready; see {sandbox.run.logs}/kubelet.log")

@@ -49,6 +49,11 @@ class ControlPlane:
         """The API server's, from this machine, the sandbox and the pods alike."""
         return f"https://{self.sandbox.run.node_address}:{API_PORT}"
 
+    @property
+    def audit_log(self) -> Path:
+        """One line a write."""
+        return self.sandbox.run.logs / "audit.jsonl"
+
     def kubeconfig(self, user: str) -> Path:
         """The kubeconfig of one of USERS."""
         return self.sandbox.run.kubeconfig if user == "admin" else self.folder / f"{user.replace(':', '-')}.kubeconfig"
@@ -105,8 +110,23 @@ class ControlPlane:
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged",
             f"--service-cluster-ip-range={run.service_range}",
+            f"--audit-policy-file={self._audit_policy()}",
+            f"--audit-log-path={self.audit_log}",
             "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
         )
+
+    def _audit_policy(self) -> Path:
+        """Who wrote what, once each: the tests count the operator's writes."""
+        written = {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]}
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": [written, {"level": "None"}],
+        }
+        file = self.folder / "audit-policy.json"
+        file.write_text(json.dumps(policy))
+        return file
 
     def _start_controllers(self, key: Path) -> None:
         address = self.sandbox.run.node_address

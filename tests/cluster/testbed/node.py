@@ -113,6 +113,9 @@ class Node:
             f"--healthz-bind-address={address}:10256",
             f"--cluster-cidr={self.sandbox.run.pod_range}",
             "--nodeport-addresses=primary",
+            # The size of the connection table is this machine's own, and is not to be set from within a sandbox.
+            "--conntrack-max-per-core=0",
+            "--conntrack-min=0",
         )
 
     def _containerd_answers(self) -> bool:

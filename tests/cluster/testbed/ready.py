@@ -1,7 +1,4 @@
-"""Waits for what was started, and says what was waited for when it does not come.
-
-Called by all that start something.
-"""
+"""Waits for what was started or asked for, and says what was waited for when it does not come."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from testbed.errors import NotReady
 
@@ -29,3 +27,26 @@ def wait_until(
             last = "\n".join(log().read_text(errors="replace").splitlines()[-15:])
             raise NotReady(f"{what} {reason}; {log()} ends with\n{last}")
         time.sleep(0.05)
+
+
+Found = TypeVar("Found")
+
+
+def eventually(what: str, look: Callable[[], Found | None], seconds: float = 60) -> Found:
+    """What `look` finds as soon as it finds something; AssertionError, with what it last saw, if it never does.
+
+    `look` returns None while there is nothing yet; it may raise LookupError with what it saw instead.
+    """
+    deadline = time.monotonic() + seconds
+    saw = "nothing"
+    while time.monotonic() < deadline:
+        try:
+            found = look()
+            if found is not None:
+                return found
+        except LookupError as error:
+            saw = str(error)
+        except subprocess.CalledProcessError as error:
+            saw = str(error.stderr)
+        time.sleep(0.2)
+    raise AssertionError(f"{what} did not come within {seconds:.0f} s; last seen: {saw}")

@@ -76,6 +76,11 @@ class Run:
         return f"10.232.{self.number}.0/24"
 
     @property
+    def api_service(self) -> tuple[str, int]:
+        """The API server's ClusterIP and port: always the range's first."""
+        return f"10.232.{self.number}.1", 443
+
+    @property
     def containers(self) -> Path:
         """One folder a container, named by its id, while containerd has it."""
         return self.sockets / "containerd" / "io.containerd.runtime.v2.task" / "k8s.io"

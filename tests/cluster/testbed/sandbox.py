@@ -49,6 +49,7 @@ class Sandbox:
     run: Run
     pid: int
     path: str  # PATH for what runs inside
+    processes: dict[str, subprocess.Popen[bytes]]  # by log name; to be waited for when the sandbox has ended
 
     def enter(self, *command: str, network_only: bool = False) -> list[str]:
         """The command line that runs `command` inside."""
@@ -58,7 +59,7 @@ class Sandbox:
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """Run a process inside that lives as long as the sandbox; its output goes to logs/NAME.log."""
         with (self.run.logs / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.enter(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -66,6 +67,21 @@ class Sandbox:
                 env=os.environ | {"PATH": self.path},
                 start_new_session=True,  # a Ctrl-C at the terminal is the caller's to handle
             )
+        self.processes[name] = process
+        return process
+
+    def reap(self) -> None:
+        """Wait for every process, once the sandbox has been killed."""
+        for process in self.processes.values():
+            process.wait()
+
+    def require_all(self) -> None:
+        """Raise NotReady, with the end of its log, if any process has ended."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                log = self.run.logs / f"{name}.log"
+                last = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+                raise NotReady(f"{name} ended with {process.returncode}; {log} ends with\n{last}")
 
 
 def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
@@ -91,7 +107,7 @@ def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
         )
     pid = _wait_for_hold(unshare, hold, run)
     record(run, sandbox=identify(pid))
-    sandbox = Sandbox(run, pid, search_path)
+    sandbox = Sandbox(run, pid, search_path, {"sandbox": unshare})
     _join_network(sandbox)
     return sandbox
 
