@@ -20,7 +20,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._in_head:
-            # What comes with the end of the headers may be body: only what came before it is counted for certain.
+            # What comes with the end of the headers may be body, so only reads without that end count.
             self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -28,11 +28,11 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._head_bytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._head_bytes = 0
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

@@ -31,7 +31,7 @@ def ask(server: Running, **body: Any) -> httpx.Response:
 
 
 def test_whole(idle_server: Running) -> None:
-    answer = idle_server.openai().chat.completions.create(model=NAME, messages=MESSAGES, max_tokens=7, seed=1)
+    answer = idle_server.openai.chat.completions.create(model=NAME, messages=MESSAGES, max_tokens=7, seed=1)
     choice = answer.choices[0]
     assert (answer.object, answer.model, choice.index, choice.finish_reason) == ("chat.completion", NAME, 0, "length")
     assert (choice.message.role, choice.message.refusal, choice.logprobs) == ("assistant", None, None)
@@ -70,7 +70,7 @@ def test_usage_only_when_asked(idle_server: Running) -> None:
 
 
 def test_openais_client_streams(idle_server: Running) -> None:
-    stream = idle_server.openai().chat.completions.create(
+    stream = idle_server.openai.chat.completions.create(
         model="alias",
         messages=MESSAGES,
         max_completion_tokens=6,
@@ -141,7 +141,7 @@ def test_developer_is_system_and_null_an_empty_turn(idle_server: Running) -> Non
 
 def test_a_conversation_too_long_for_the_model(tiny_context_server: Running) -> None:
     with pytest.raises(openai.BadRequestError) as error:
-        tiny_context_server.openai().chat.completions.create(
+        tiny_context_server.openai.chat.completions.create(
             model=NAME, messages=[{"role": "user", "content": "x" * 100}]
         )
     assert error.value.code == "context_length_exceeded"

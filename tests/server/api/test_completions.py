@@ -24,7 +24,7 @@ def texts(response: httpx.Response) -> list[str]:
 
 
 def test_openais_client(idle_server: Running) -> None:
-    answer = idle_server.openai().completions.create(model=NAME, prompt="once", max_tokens=5, temperature=0)
+    answer = idle_server.openai.completions.create(model=NAME, prompt="once", max_tokens=5, temperature=0)
     assert (answer.object, answer.choices[0].finish_reason) == ("text_completion", "length")
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (4, 5)

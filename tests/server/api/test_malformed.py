@@ -1,0 +1,269 @@
+"""Everything that a client can send wrong is a 4xx with OpenAI's error object that names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.api.running import NAME, Running, serving
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    body = response.json()
+    assert set(body) == {"error"}, body
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert isinstance(body["error"]["message"], str)
+    assert body["error"]["message"]
+    return dict(body["error"])
+
+
+def post(server: Running, path: str, **options: Any) -> httpx.Response:
+    with server.client() as client:
+        return client.post(path, **options)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'"text"',
+        b"1",
+        b"\xff\xfe",
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "a", "temperature": NaN}',
+        b'{"prompt": "a", "temperature": Infinity}',
+        b'{"prompt": "a", "temperature": 1e999}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"prompt": "a"} trailing',
+        b"prompt=a&max_tokens=1",
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_what_is_no_json_object(idle_server: Running, path: str, body: bytes) -> None:
+    response = post(idle_server, path, content=body)
+    assert response.status_code == 400
+    assert error_of(response)["code"] == "invalid_json"
+
+
+SHARED: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": "1"}, "temperature"),
+    ({"temperature": True}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.1}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"seed": 2**63}, "seed"),
+    ({"seed": "1"}, "seed"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 10**9}, "max_tokens"),
+    ({"max_tokens": 1e20}, "max_tokens"),
+    ({"max_tokens": [1]}, "max_tokens"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a", ""]}, "stop"),
+    ({"stop": ["a"] * 17}, "stop"),
+    ({"stop": "a" * 1001}, "stop"),
+    ({"stop": 1}, "stop"),
+    ({"stop": [1]}, "stop[0]"),
+    ({"ignore_eos": "yes"}, "ignore_eos"),
+    ({"stream": 1}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"stream": True, "stream_options": {"other": True}}, "stream_options.other"),
+    ({"n": 2}, "n"),
+    ({"n": 0}, "n"),
+    ({"n": True}, "n"),
+    ({"n": "1"}, "n"),
+    ({"best_of": 3}, "best_of"),
+    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"logit_bias": {"1": 5}}, "logit_bias"),
+    ({"min_p": 0.1}, "min_p"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"service_tier": "flex"}, "service_tier"),
+    ({"user": 5}, "user"),
+    ({"no_such_key": 1}, "no_such_key"),
+    ({"model": 5}, "model"),
+]
+ONLY_CHAT: list[tuple[dict[str, Any], str]] = [
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [1]}, "messages[0]"),
+    ({"messages": [{}]}, "messages[0].role"),
+    ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "a", "mood": "x"}]}, "messages[0].mood"),
+    ({"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"max_completion_tokens": 10**8}, "max_completion_tokens"),
+    ({"prompt": "a"}, "prompt"),
+]
+ONLY_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [""]}, "prompt"),
+    ({"prompt": [[]]}, "prompt"),
+    ({"prompt": ["a", ""]}, "prompt"),
+    ({"prompt": [1, "a"]}, "prompt"),
+    ({"prompt": [1, 1.5]}, "prompt"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": [[[1]]]}, "prompt"),
+    ({"prompt": {"a": 1}}, "prompt"),
+    ({"prompt": [264]}, "prompt"),  # the first id beyond the embedding
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": [2**70]}, "prompt"),
+    ({"prompt": ["a"] * 257}, "prompt"),
+    ({"prompt": "a" * 4096}, "prompt"),
+    ({"prompt": [[1], [1] * 5000]}, "prompt"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"suffix": "end"}, "suffix"),
+    ({"echo": True}, "echo"),
+    ({"messages": HI}, "messages"),
+]
+
+
+@pytest.mark.parametrize(("change", "param"), [*SHARED, *ONLY_CHAT])
+def test_chat(idle_server: Running, change: dict[str, Any], param: str) -> None:
+    response = post(idle_server, CHAT, json={"messages": HI} | change)
+    assert response.status_code == 400, response.text
+    assert error_of(response)["param"] == param
+    assert param.split(".")[-1] in error_of(response)["message"]
+
+
+@pytest.mark.parametrize(("change", "param"), [*SHARED, *ONLY_COMPLETIONS])
+def test_completions(idle_server: Running, change: dict[str, Any], param: str) -> None:
+    response = post(idle_server, COMPLETIONS, json={"prompt": "a"} | change)
+    assert response.status_code == 400, response.text
+    assert error_of(response)["param"] == param
+
+
+def test_an_answer_that_does_not_fit_names_both_numbers(idle_server: Running) -> None:
+    error = error_of(post(idle_server, COMPLETIONS, json={"prompt": "abc", "max_tokens": 4094}))
+    assert all(number in error["message"] for number in ("3 tokens", "4094", "4096", "4093"))
+    assert error["code"] == "context_length_exceeded"
+
+
+def test_the_longest_answer_that_fits_is_taken(tiny_context_server: Running) -> None:
+    body = {"prompt": "abc", "max_tokens": 61, "ignore_eos": True}
+    assert post(tiny_context_server, COMPLETIONS, json=body).json()["usage"]["completion_tokens"] == 61
+
+
+def test_the_templates_own_refusal(idle_server: Running) -> None:
+    """The tiny model's template knows roles; `name` reaches it, an unknown role can't."""
+    model = idle_server.service.loaded
+    assert model is not None
+    response = post(
+        idle_server, CHAT, json={"messages": [{"role": "user", "content": "a", "name": "x"}], "max_tokens": 1}
+    )
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_model(idle_server: Running, path: str, stream: bool) -> None:
+    body = {"model": "gpt-9", "stream": stream} | ({"messages": HI} if path == CHAT else {"prompt": "a"})
+    response = post(idle_server, path, json=body)
+    assert response.status_code == 404
+    error = error_of(response)
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+    assert NAME in error["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nothing", "/v1/chat/completions/", "/v1/models/", "/%0d%0a", "/health/x"]
+)
+def test_an_unknown_route(idle_server: Running, path: str) -> None:
+    with idle_server.client() as client:
+        response = client.get(path)
+    assert response.status_code == 404
+    error_of(response)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", CHAT, "POST"), ("DELETE", COMPLETIONS, "POST"), ("POST", "/health", "GET"), ("PUT", "/v1/models", "GET")],
+)
+def test_a_wrong_method(idle_server: Running, method: str, path: str, allowed: str) -> None:
+    with idle_server.client() as client:
+        response = client.request(method, path)
+    assert response.status_code == 405
+    assert allowed in response.headers["allow"]
+    error_of(response)
+
+
+def test_a_body_too_large(tiny: Any) -> None:
+    with serving(tiny, max_body_bytes=1000) as server:
+        told = post(server, COMPLETIONS, json={"prompt": "a" * 1000})
+        untold = post(server, COMPLETIONS, content=iter([b" " * 600, b" " * 600]))  # chunked: no length in front
+        for response in (told, untold):
+            assert response.status_code == 413
+            assert error_of(response)["code"] == "body_too_large"
+        assert post(server, COMPLETIONS, json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_an_endless_body_is_refused_while_it_arrives(tiny: Any) -> None:
+    with serving(tiny, max_body_bytes=1000) as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.settimeout(30)
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000000\r\n\r\n {")
+        assert raw.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def exchange(server: Running, data: bytes) -> tuple[bytes, Any]:
+    """The status line and the body of what a raw connection gets back before it is closed."""
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.settimeout(30)
+        raw.sendall(data)
+        received = b""
+        while part := raw.recv(65536):
+            received += part
+    head, _, body = received.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0], json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"hello\r\n\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # a TLS hello
+    ],
+)
+def test_bad_http(idle_server: Running, data: bytes) -> None:
+    status, body = exchange(idle_server, data)
+    assert status.startswith(b"HTTP/1.1 400 ")
+    assert body["error"]["code"] == "invalid_http"
+
+
+def test_headers_without_end(idle_server: Running) -> None:
+    status, body = exchange(idle_server, b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
+    assert status.startswith(b"HTTP/1.1 431 ")
+    assert "larger" in body["error"]["message"]
