@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 import kopf
@@ -26,6 +27,7 @@ from pagemill_operator.cluster.cache import ObjectCache
 from pagemill_operator.cluster.interface import ClusterError, Key
 from pagemill_operator.cluster.kubernetes import KubernetesCluster
 from pagemill_operator.labels import GROUP, PLURAL
+from pagemill_operator.liveness import answering
 from pagemill_operator.queue import KeyQueue
 from pagemill_operator.reconcile import reconcile
 from pagemill_operator.settings import Settings, from_environ
@@ -64,8 +66,20 @@ def _parser() -> argparse.ArgumentParser:
     scope.add_argument("--all-namespaces", "-A", action="store_true", help="serve the whole cluster")
     parser.add_argument("--server-image", help="default image of servers on CPU")
     parser.add_argument("--server-image-gpu", help="default image of servers on GPU")
-    parser.add_argument("--liveness", metavar="URL", help="answer liveness probes, e.g. http://0.0.0.0:8080/healthz")
+    parser.add_argument(
+        "--liveness", metavar="URL", type=_http_url, help="answer liveness probes, e.g. http://0.0.0.0:8080/healthz"
+    )
     return parser
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    try:
+        if parts.scheme == "http" and parts.hostname and parts.port and parts.path:
+            return text
+    except ValueError:  # a port that is none
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not like http://0.0.0.0:8080/healthz")
 
 
 async def _operate(settings: Settings, namespaces: tuple[str, ...], liveness: str | None) -> None:
@@ -76,8 +90,9 @@ async def _operate(settings: Settings, namespaces: tuple[str, ...], liveness: st
         async def work(key: Key) -> float | None:
             return await reconcile(cluster, key, datetime.now(UTC), settings)
 
-        for key in await _first_list(api, cluster):
-            queue.add(key)
+        async with answering(liveness):
+            for key in await _first_list(api, cluster):
+                queue.add(key)
         scope = ", ".join(namespaces) or "all namespaces"
         _LOG.info("pagemill-operator %s serves %s at %s", __version__, scope, api.host)
         worker = Worker(queue, work)
