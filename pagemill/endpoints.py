@@ -19,4 +19,4 @@ HUB_TOKEN_ENV = "HF_TOKEN"
 # The body of /ready, ready or not:
 #   {"ready": bool, "phase": PHASES, "percent": 0..100, "bytesLoaded": int, "bytesTotal": int,
 #    "capacity": null | {"weightsBytes", "kvCacheBytes", "kvBlocks", "maxConcurrentTokens", "maxModelLenThatFits"}}
-PHASES = ("Starting", "LoadingWeights", "Warmup", "Serving", "Draining")
+PHASES = ("Starting", "Downloading", "LoadingWeights", "Warmup", "Serving", "Draining")

@@ -43,7 +43,7 @@ class Capacity(StatusPart):
 class Loading(StatusPart):
     """How far the slowest starting replica is."""
 
-    phase: str = Field(description="Starting, LoadingWeights or Warmup.")
+    phase: str = Field(description="Starting, Downloading, LoadingWeights or Warmup.")
     percent: int = Field(description="In steps of ten.", ge=0, le=100)
 
 

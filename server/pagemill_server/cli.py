@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from pagemill import endpoints, model_ref
+from pagemill import endpoints, model_ref, model_source
 from pagemill.failures import FailureReason, PagemillError, write_termination
-from pagemill.model_files import inspect, resolve
 from pagemill.sizes import parse_size
 from pagemill_server import serve as server
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
+from pagemill_server.engine import policies
 from pagemill_server.settings import Settings
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
@@ -32,7 +32,7 @@ def serve(argv: list[str]) -> int:
     """Run a server until it is told to stop; returns the exit code."""
     try:
         settings = parse(argv, os.environ)
-        files = inspect(settings.model.path)
+        files = model_source.find(settings.model.model)
         return server.leave(server.run(settings, files))
     except PagemillError as error:
         failure = error.failure
@@ -47,12 +47,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
     named = flags.model_tag or flags.model
     if named is None or (flags.model_tag and flags.model):
         raise _invalid("name one model: `pagemill serve MODEL` or --model MODEL")
+    policies.load(flags.scheduling_policy)  # one that can't be used is refused here, in its own words
     reference = model_ref.parse(named)
     default_name = reference.location if reference.kind == "hub" else named
     return Settings(
         ModelOptions(
             model=named,
-            path=resolve(named, environ),
             served_names=tuple(flags.served_model_name or (default_name,)),
             dtype=flags.dtype,
             device=flags.device,
@@ -144,7 +144,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="tokens in one step",
     )
-    scheduler.add_argument("--scheduling-policy", choices=("fcfs",), default=_SCHEDULER.policy)
+    scheduler.add_argument("--scheduling-policy", default=_SCHEDULER.policy, metavar="POLICY", help="fcfs")
     scheduler.add_argument("--max-num-queued-reqs", action=_Absent, help=argparse.SUPPRESS)
     scheduler.add_argument("--max-num-queued-tokens", action=_Absent, help=argparse.SUPPRESS)
     http = parser.add_argument_group("server")

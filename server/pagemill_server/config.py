@@ -7,7 +7,6 @@ nothing is written back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +14,6 @@ class ModelOptions:
     """What to load and how; filled from --model, --served-model-name, --dtype, --device, --load-format, --max-model-len."""
 
     model: str  # the reference as the user wrote it
-    path: Path  # where it lies on this machine: a folder (safetensors) or a .gguf file
     served_names: tuple[str, ...]  # the first is what responses say
     dtype: str = "auto"  # "auto" | "float32" | "bfloat16" | "float16"
     device: str = "auto"  # "auto" | "cpu" | "cuda"

@@ -17,6 +17,7 @@ class Phase(StrEnum):
     """The words of `pagemill.endpoints.PHASES`."""
 
     STARTING = "Starting"
+    DOWNLOADING = "Downloading"
     LOADING_WEIGHTS = "LoadingWeights"
     WARMUP = "Warmup"
     SERVING = "Serving"
@@ -53,7 +54,7 @@ class Lifecycle:
 
     @property
     def loading(self) -> bool:
-        return self.phase in (Phase.STARTING, Phase.LOADING_WEIGHTS, Phase.WARMUP)
+        return self.phase in (Phase.STARTING, Phase.DOWNLOADING, Phase.LOADING_WEIGHTS, Phase.WARMUP)
 
     @property
     def percent(self) -> int:
@@ -66,7 +67,7 @@ class Lifecycle:
         self.last_progress = self._clock()
 
     def progress(self, done: int, total: int) -> None:
-        """Bytes of weights read so far; the same count again is no progress."""
+        """Bytes fetched, or of weights read, so far; the same count again is no progress."""
         if done != self.bytes_loaded:
             self.last_progress = self._clock()
         self.bytes_loaded, self.bytes_total = done, total

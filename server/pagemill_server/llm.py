@@ -6,19 +6,17 @@ For scripts and tests; imports nothing of the server but how text is made.
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pagemill import model_ref
-from pagemill.model_files import inspect, resolve
+from pagemill import model_ref, model_source
 from pagemill_server.api.choice import Choice, Piece
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine.request import AddRequest, FinishReason, SamplingParams
 from pagemill_server.lifecycle import Lifecycle
-from pagemill_server.loading import load
+from pagemill_server.loading import download, load
 from pagemill_server.settings import Settings
 
 Prompt = str | Sequence[int]
@@ -51,11 +49,12 @@ class LLM:
         cache: CacheConfig | None = None,
         scheduler: SchedulerConfig | None = None,
     ) -> None:
-        path = resolve(model, os.environ)
         reference = model_ref.parse(model)
-        options = ModelOptions(model, path, (reference.location,), dtype, device, max_model_len, seed)
+        options = ModelOptions(model, (reference.location,), dtype, device, max_model_len, seed)
         settings = Settings(options, cache or CacheConfig(), scheduler or SchedulerConfig(), ServerConfig())
-        self._model = load(settings, inspect(path), Lifecycle())
+        lifecycle = Lifecycle()
+        files = model_source.find(model) or download(model, lifecycle)
+        self._model = load(settings, files, lifecycle)
         self._ids = itertools.count()
 
     def generate(

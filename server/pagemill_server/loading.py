@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pagemill import model_source
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import MemoryFit
 from pagemill.model_files import ModelFiles
@@ -57,7 +58,7 @@ def load(
     lifecycle.enter(Phase.LOADING_WEIGHTS)
     try:
         runner, limits, fit = module.load_runner(
-            files, settings.model, settings.cache, settings.scheduler, _progress(lifecycle)
+            files, settings.model, settings.cache, settings.scheduler, _progress(lifecycle, "loading weights")
         )
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
@@ -73,11 +74,20 @@ def load(
     return LoadedModel(engine, limits, tokenizer, vocabulary, template)
 
 
+def download(model: str, lifecycle: Lifecycle) -> ModelFiles:
+    """Bring a model from the hub. Raises PagemillError; a start that is cut short is gone on with by the next."""
+    lifecycle.enter(Phase.DOWNLOADING)
+    files = model_source.fetch(model, _progress(lifecycle, f"fetching {model}"))
+    lifecycle.enter(Phase.STARTING)
+    lifecycle.progress(0, files.weights_bytes)
+    return files
+
+
 def _import_model() -> Any:
     return importlib.import_module("pagemill_server.model.load")
 
 
-def _progress(lifecycle: Lifecycle) -> Callable[[int, int], None]:
+def _progress(lifecycle: Lifecycle, what: str) -> Callable[[int, int], None]:
     """Tells the lifecycle every time and the log in steps of 10%."""
     told = -1
 
@@ -87,7 +97,7 @@ def _progress(lifecycle: Lifecycle) -> Callable[[int, int], None]:
         step = 10 * done // total if total else 10
         if step > told:
             told = step
-            logger.info("loading weights: %d%% of %s", 10 * step, format_size(total))
+            logger.info("%s: %d%% of %s", what, 10 * step, format_size(total))
 
     return progress
 

@@ -30,7 +30,7 @@ class Loaded(NamedTuple):
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     path: Path = write_tiny_llama(tmp_path_factory.mktemp("tiny"))
-    options = ModelOptions("tiny", path, ("tiny",), dtype="float32", device="cpu")
+    options = ModelOptions("tiny", ("tiny",), dtype="float32", device="cpu")
     cache = CacheConfig(block_size=4, memory_bytes=1 << 20)
     runner, limits, _ = load.load_runner(
         model_files.inspect(path), options, cache, SchedulerConfig(), lambda done, total: None
