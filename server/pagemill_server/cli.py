@@ -58,6 +58,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
             device=flags.device,
             max_model_len=flags.max_model_len,
             seed=flags.seed,
+            load_format=flags.load_format,
         ),
         CacheConfig(flags.block_size, flags.kv_cache_memory_bytes, flags.gpu_memory_utilization),
         SchedulerConfig(flags.max_num_seqs, flags.max_num_batched_tokens, flags.scheduling_policy),

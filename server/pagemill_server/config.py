@@ -19,6 +19,7 @@ class ModelOptions:
     device: str = "auto"  # "auto" | "cpu" | "cuda"
     max_model_len: int | None = None  # tokens; None: the largest that the model allows and the memory holds
     seed: int = 0
+    load_format: str = "auto"  # "auto" | "safetensors" | "gguf": refuse a model that lies in the other
 
 
 @dataclass(frozen=True, slots=True)

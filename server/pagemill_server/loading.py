@@ -48,6 +48,11 @@ def load(
     measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
 ) -> LoadedModel:
     """Raises PagemillError. `measured` may put something around the runner."""
+    if settings.model.load_format not in ("auto", files.format):
+        raise PagemillError(
+            FailureReason.INVALID_CONFIGURATION,
+            f"{files.path} is {files.format}, and --load-format asks for {settings.model.load_format}: leave it out",
+        )
     # Threads that spin while they wait make a step twenty times slower beside any other busy process; read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tokenizer = load_tokenizer(files)

@@ -30,7 +30,7 @@ from pagemill_server.api.http_protocol import HttpProtocol
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.lifecycle import Lifecycle, Phase
-from pagemill_server.loading import LoadedModel, load
+from pagemill_server.loading import LoadedModel, download, load
 from pagemill_server.metrics import MeteredRunner
 from pagemill_server.settings import Settings
 
@@ -42,14 +42,17 @@ _KEEP_ALIVE = 65  # seconds; longer than the idle timeout of common proxies, so 
 _LAST_WORDS = 5.0  # seconds for error events to leave once the engine has stopped
 
 
-def run(settings: Settings, files: ModelFiles) -> int:
-    """Serve until SIGTERM or SIGINT; returns 0. Raises PagemillError for a failure to start or to go on."""
+def run(settings: Settings, files: ModelFiles | None) -> int:
+    """Serve until SIGTERM or SIGINT; returns 0. Without `files` the hub is asked for them.
+
+    Raises PagemillError for a failure to start or to go on.
+    """
     _log_to_stderr()
     with (
         _listen(settings.server.host, settings.server.port) as listener,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_Life(settings, files).live(listener))
+        runner.run(_with_signals(Life(settings, files), listener))
     return 0
 
 
@@ -64,14 +67,14 @@ def leave(code: int) -> int:
     return code
 
 
-class _Life:
+class Life:
     """One server from its first request for /health to its last answer."""
 
-    def __init__(self, settings: Settings, files: ModelFiles) -> None:
+    def __init__(self, settings: Settings, files: ModelFiles | None) -> None:
         self._settings = settings
         self._files = files
-        self._lifecycle = Lifecycle(files.weights_bytes)
-        self._service = Service(
+        self._lifecycle = Lifecycle(files.weights_bytes if files is not None else 0)
+        self.service = Service(
             settings.model.served_names,
             self._lifecycle,
             block_size=settings.cache.block_size,
@@ -80,15 +83,18 @@ class _Life:
         )
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()  # a second signal
-        self._uvicorn = http_server(self._service)
+        self._uvicorn = http_server(self.service)
 
     async def live(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+        """All of it. Raises PagemillError."""
         answering = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
         address = listener.getsockname()
-        logger.info("listening on http://%s:%d, loading %s", _bracketed(address[0]), address[1], self._files.path)
+        logger.info(
+            "listening on http://%s:%d, loading %s",
+            _bracketed(address[0]),
+            address[1],
+            self._files.path if self._files is not None else self._settings.model.model,
+        )
         try:
             loaded = await self._load()
             if loaded is not None:
@@ -97,9 +103,10 @@ class _Life:
         finally:
             self._uvicorn.should_exit = True
             await answering
-            self._service.close()
+            self.service.close()
 
-    def _on_signal(self) -> None:
+    def stop(self) -> None:
+        """What a signal does: the first begins the stop, a second one skips its waiting. On the event loop's thread."""
         (self._hurry if self._stop.is_set() else self._stop).set()
 
     async def _load(self) -> Loaded | None:
@@ -129,16 +136,17 @@ class _Life:
 
     def _load_into(self, future: Future[LoadedModel]) -> None:
         try:
-            measured = partial(MeteredRunner, metrics=self._service.metrics)
-            future.set_result(load(self._settings, self._files, self._lifecycle, measured))
+            measured = partial(MeteredRunner, metrics=self.service.metrics)
+            files = self._files or download(self._settings.model.model, self._lifecycle)
+            future.set_result(load(self._settings, files, self._lifecycle, measured))
         except BaseException as error:  # noqa: BLE001  raised where the future is read
             future.set_exception(error)
 
     async def _serve(self, loaded: Loaded) -> None:
         """Until a signal. Raises PagemillError(EngineFailed) when the engine ends, after its streams have had their error."""
-        self._service.loaded = loaded
+        self.service.loaded = loaded
         self._lifecycle.enter(Phase.SERVING)
-        logger.info("ready: %s, up to %d tokens", ", ".join(self._service.served_names), loaded.context)
+        logger.info("ready: %s, up to %d tokens", ", ".join(self.service.served_names), loaded.context)
         while not self._stop.is_set():
             if loaded.engine.dead is not None:
                 await self._until_idle(_LAST_WORDS)
@@ -150,7 +158,7 @@ class _Life:
         lifecycle.enter(Phase.DRAINING)
         logger.info(
             "draining: in_flight=%d lame_duck=%gs timeout=%gs",
-            self._service.in_flight,
+            self.service.in_flight,
             server.lame_duck_seconds,
             server.shutdown_timeout,
         )
@@ -159,8 +167,8 @@ class _Life:
         lifecycle.refusing = True
         await self._until_idle(server.shutdown_timeout)
         lifecycle.ending = True
-        if self._service.in_flight:
-            logger.warning("ending what still runs: in_flight=%d", self._service.in_flight)
+        if self.service.in_flight:
+            logger.warning("ending what still runs: in_flight=%d", self.service.in_flight)
         self._hurry.clear()
         with contextlib.suppress(TimeoutError):  # a device that never comes back must not keep the process
             await asyncio.wait_for(loaded.engine.stop(), _LAST_WORDS)
@@ -169,10 +177,17 @@ class _Life:
 
     async def _until_idle(self, seconds: float) -> None:
         """Until no request is in flight, for so long at most; a second signal ends the wait."""
-        waits = [asyncio.ensure_future(event.wait()) for event in (self._service.idle, self._hurry)]
+        waits = [asyncio.ensure_future(event.wait()) for event in (self.service.idle, self._hurry)]
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
+
+
+async def _with_signals(life: Life, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, life.stop)
+    await life.live(listener)
 
 
 def http_server(service: Service) -> uvicorn.Server:
@@ -193,7 +208,7 @@ def http_server(service: Service) -> uvicorn.Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Signals are `_Life`'s: uvicorn would close the port at once."""
+    """Signals are `_with_signals`'s: uvicorn would close the port at once."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -70,7 +70,7 @@ def until(condition: Callable[[], bool], otherwise: object = "it never came true
 
 def settings_for(folder: Path, **cache: Any) -> Settings:
     return Settings(
-        ModelOptions(model=NAME, path=folder, served_names=(NAME, "alias")),
+        ModelOptions(model=NAME, served_names=(NAME, "alias")),
         CacheConfig(**({"memory_bytes": 4 << 20} | cache)),
         SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=64),
         ServerConfig(),

@@ -1,0 +1,113 @@
+"""Flags: what they become, and that none is taken without effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pagemill_server import cli
+from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
+
+from pagemill.failures import FailureReason, PagemillError, parse_termination
+
+
+def test_the_defaults_are_those_of_the_configs() -> None:
+    settings = cli.parse(["org/name"])
+    assert (settings.model.model, settings.model.served_names) == ("org/name", ("org/name",))
+    assert (settings.cache, settings.scheduler, settings.server) == (CacheConfig(), SchedulerConfig(), ServerConfig())
+
+
+def test_every_flag_arrives() -> None:
+    argv = (
+        "--model hf://org/name@main --host 0.0.0.0 --port 9000 --served-model-name a b --dtype float32 --device cpu "
+        "--max-model-len 128 --seed 7 --block-size 16 --kv-cache-memory-bytes 80MiB --gpu-memory-utilization 0.5 "
+        "--max-num-seqs 4 --max-num-batched-tokens 64 --scheduling-policy fcfs --api-key k1 k2 --api-key k3 "
+        "--startup-timeout 5 --lame-duck-seconds 1.5 --shutdown-timeout 0 --no-enable-prefix-caching --load-format auto"
+    )
+    settings = cli.parse(argv.split())
+    assert settings.model.served_names == ("a", "b")
+    assert (settings.model.dtype, settings.model.device) == ("float32", "cpu")
+    assert (settings.model.max_model_len, settings.model.seed) == (128, 7)
+    assert settings.cache == CacheConfig(16, 80 << 20, 0.5)
+    assert settings.scheduler == SchedulerConfig(4, 64, "fcfs")
+    assert settings.server == ServerConfig("0.0.0.0", 9000, ("k1", "k2", "k3"), 1.5, 0.0, 5.0)
+
+
+def test_a_hub_model_is_served_under_its_name() -> None:
+    assert cli.parse(["hf://org/name@v1"]).model.served_names == ("org/name",)
+    assert cli.parse(["/models/some"]).model.served_names == ("/models/some",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("", "name one model"),
+        ("a/b --model a/c", "name one model"),
+        ("a/b c/d", "unrecognized arguments: c/d"),
+        ("a/b --no-such-flag", "unrecognized arguments: --no-such-flag"),
+        ("a/b --max-model", "unrecognized arguments: --max-model"),  # no abbreviations: they break when flags are added
+        ("a/b --port 70000", "'70000' is not a whole number from 0 to 65535"),
+        ("a/b --port x", "'x' is not a whole number"),
+        ("a/b --max-num-seqs 0", "'0' is not a whole number from 1 up"),
+        ("a/b --max-model-len -5", "not a whole number from 1 up"),
+        ("a/b --seed 1.5", "'1.5' is not a whole number"),
+        ("a/b --gpu-memory-utilization 0", "'0' is not a share"),
+        ("a/b --gpu-memory-utilization 1.1", "'1.1' is not a share"),
+        ("a/b --gpu-memory-utilization nan", "'nan' is not a share"),
+        ("a/b --kv-cache-memory-bytes 2XB", "'2XB' is not a size"),
+        ("a/b --shutdown-timeout inf", "'inf' is not a number of seconds"),
+        ("a/b --lame-duck-seconds -1", "not a number of seconds from 0 up"),
+        ("a/b --startup-timeout 0", "not a number of seconds from 1 up"),
+        ("a/b --dtype int8", "invalid choice: 'int8'"),
+        ("a/b --scheduling-policy fair", '"fair" is not available yet'),
+        ("a/b --load-format pt", "invalid choice: 'pt'"),
+        ("a/b --api-key", "expected at least one argument"),
+        ("a/b --tensor-parallel-size 2", "--tensor-parallel-size is not supported by this version"),
+        ("a/b --quantization awq", "--quantization is not supported by this version"),
+        ("a/b --kv-offloading-size 4", "--kv-offloading-size is not supported by this version"),
+        ("a/b --enable-prefix-caching", "--enable-prefix-caching is not supported by this version"),
+        ("a/b --max-num-queued-reqs 5", "--max-num-queued-reqs is not supported by this version"),
+    ],
+)
+def test_what_cannot_be(argv: str, message: str) -> None:
+    with pytest.raises(PagemillError) as error:
+        cli.parse(argv.split())
+    assert error.value.failure.reason is FailureReason.INVALID_CONFIGURATION
+    assert message in error.value.failure.message
+
+
+def test_an_empty_name_is_refused() -> None:
+    for argv in (["a/b", "--served-model-name", ""], ["a/b", "--api-key", " "], ["a/b", "--host", ""]):
+        with pytest.raises(PagemillError, match="it is empty"):
+            cli.parse(argv)
+
+
+@pytest.mark.parametrize(
+    "argv", ["a/b --tensor-parallel-size 1", "a/b --kv-offloading-size 0", "a/b --quantization none"]
+)
+def test_values_that_ask_for_nothing(argv: str) -> None:
+    cli.parse(argv.split())
+
+
+def test_a_mistake_is_one_line_a_reason_and_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "termination"
+    monkeypatch.setenv("PAGEMILL_TERMINATION_LOG", str(log))
+    assert cli.serve(["a/b", "--port", "x"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("pagemill serve: InvalidConfiguration: argument --port:")
+    assert err.count("\n") == 1
+    failure = parse_termination(log.read_text())
+    assert failure is not None
+    assert failure.reason is FailureReason.INVALID_CONFIGURATION
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.serve(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "--gpu-memory-utilization" in text
+    assert "--quantization" not in text  # what this version lacks is not offered

@@ -1,0 +1,214 @@
+"""The life of a server in this process: port, loading, failure, and the stop with its lame duck, drain and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+from pagemill_server import serve
+from pagemill_server.config import ServerConfig
+from pagemill_server.lifecycle import Lifecycle
+from pagemill_server.loading import LoadedModel
+from pagemill_server.settings import Settings
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_files import ModelFiles, inspect
+from tests.server.api.running import settings_for, until
+from tests.server.tiny import write_tiny_llama
+
+ENDLESS: dict[str, Any] = {"prompt": "a", "max_tokens": 60_000, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    return inspect(write_tiny_llama(tmp_path_factory.mktemp("tiny"), max_position_embeddings=200_000))
+
+
+class Living:
+    """A `serve.Life` in a thread, with its end."""
+
+    def __init__(self, settings: Settings, files: ModelFiles) -> None:
+        self.life = serve.Life(settings, files)
+        self.error: Exception | None = None
+        self._listener = serve._listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.loop = uvloop.new_event_loop()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        with self._listener, asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            try:
+                runner.run(self.life.live(self._listener))
+            except PagemillError as error:
+                self.error = error
+
+    def running(self) -> int:
+        stats = self.life.service.stats()
+        return 0 if stats is None else stats.num_running
+
+    def signal(self) -> None:
+        self.loop.call_soon_threadsafe(self.life.stop)
+
+    def end(self) -> None:
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def living(files: ModelFiles, **server: float) -> Iterator[tuple[Living, httpx.Client]]:
+    settings = settings_for(files.path, memory_bytes=32 << 20)
+    it = Living(replace(settings, server=ServerConfig(**server)), files)
+    try:
+        with httpx.Client(base_url=it.url, timeout=60, verify=False) as client:
+            yield it, client
+    finally:
+        if it.thread.is_alive():
+            it.signal()
+            it.signal()
+        it.end()
+
+
+def test_it_becomes_ready_and_stops(files: ModelFiles) -> None:
+    with living(files) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+        it.signal()
+        it.end()
+        assert it.error is None
+
+
+def test_a_running_stream_finishes_while_it_drains(files: ModelFiles) -> None:
+    with living(files, lame_duck_seconds=0.5, shutdown_timeout=60) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        with client.stream("POST", "/v1/completions", json=ENDLESS | {"max_tokens": 1500}) as response:
+            lines = response.iter_lines()
+            next(lines)
+            it.signal()
+            with httpx.Client(base_url=it.url, timeout=60, verify=False) as other:
+                until(lambda: other.get("/ready").status_code == 503)
+                assert other.get("/ready").json()["phase"] == "Draining"
+                served = other.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+                assert (served.status_code, served.headers["connection"]) == (200, "close")
+                until(lambda: it.life.service.lifecycle.refusing)
+                assert other.post("/v1/completions", json={"prompt": "a"}).status_code == 503
+            last = [line for line in lines if line][-2:]
+        assert json.loads(last[0].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+        assert last[1] == "data: [DONE]"
+        it.end()
+        assert it.error is None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("waits", "signals"), [((0, 0.2), 1), ((60, 60), 2)])  # a second signal skips the waiting
+def test_what_outlasts_the_timeout_ends_with_an_error(
+    files: ModelFiles, stream: bool, waits: tuple[float, float], signals: int
+) -> None:
+    with living(files, lame_duck_seconds=waits[0], shutdown_timeout=waits[1]) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"stream": stream})
+            until(lambda: it.running() == 1)
+            for _ in range(signals):
+                it.signal()
+            response = answer.result()
+        if stream:
+            *_, error, done = [line for line in response.text.split("\n\n") if line]
+            assert json.loads(error.removeprefix("data: "))["error"]["code"] == "shutting_down"
+            assert done == "data: [DONE]"
+        else:
+            assert response.status_code == 503
+            assert response.json()["error"]["code"] == "shutting_down"
+            assert response.headers["retry-after"]
+        it.end()
+        assert it.error is None
+
+
+def test_an_engine_that_dies_ends_the_server(files: ModelFiles) -> None:
+    with living(files) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        loaded = it.life.service.loaded
+        assert loaded is not None
+        loaded.engine._engine._runner = None  # type: ignore[attr-defined]  every step now fails
+        for _ in range(2):
+            assert client.post("/v1/completions", json=ENDLESS).status_code in (500, 503)
+        it.end()
+    assert isinstance(it.error, PagemillError)
+    assert it.error.failure.reason is FailureReason.ENGINE_FAILED
+
+
+class Stuck:
+    """In place of the loader: a disk that never answers, until the test lets go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+
+    def __call__(self, settings: Settings, files: ModelFiles, lifecycle: Lifecycle, measured: object) -> LoadedModel:
+        assert self.go.wait(30)
+        raise PagemillError(FailureReason.MODEL_INVALID, "too late")
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
+    loader = Stuck()
+    monkeypatch.setattr(serve, "load", loader)
+    yield loader
+    loader.go.set()
+
+
+def test_while_it_loads_it_answers_and_stops_when_told(files: ModelFiles, stuck: Stuck) -> None:
+    with living(files) as (it, client):
+        ready = client.get("/ready")
+        assert (ready.status_code, ready.json()["phase"], ready.json()["percent"]) == (503, "Starting", 0)
+        assert ready.json()["bytesTotal"] == files.weights_bytes
+        assert client.get("/health").status_code == 200
+        assert client.post("/v1/completions", json=ENDLESS).status_code == 503
+        it.signal()
+        it.end()
+        assert it.error is None
+
+
+def test_loading_that_does_not_move_ends_the_server(files: ModelFiles, stuck: Stuck) -> None:
+    with living(files, startup_timeout=0.3) as (it, _):
+        it.end()
+    assert isinstance(it.error, PagemillError)
+    assert it.error.failure.reason is FailureReason.LOAD_STALLED
+    assert "--startup-timeout" in it.error.failure.message
+
+
+def test_a_failure_to_load_ends_the_server(files: ModelFiles, stuck: Stuck) -> None:
+    stuck.go.set()
+    with living(files) as (it, _):
+        it.end()
+    assert isinstance(it.error, PagemillError)
+    assert it.error.failure.reason is FailureReason.MODEL_INVALID
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PagemillError, match=f"port {port} on 127.0.0.1 is in use") as error:
+            serve._listen("127.0.0.1", port)
+    assert error.value.failure.reason is FailureReason.ADDRESS_IN_USE
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "203.0.113.7"])
+def test_a_host_that_is_not_ours(host: str) -> None:
+    with pytest.raises(PagemillError, match="can't listen on") as error:
+        serve._listen(host, 0)
+    assert error.value.failure.reason is FailureReason.INVALID_CONFIGURATION
+
+
+def test_ipv6() -> None:
+    with serve._listen("::1", 0) as listener:
+        assert listener.family is socket.AF_INET6
