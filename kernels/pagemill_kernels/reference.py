@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn import functional
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -39,7 +38,9 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up. gate_up [T, 2 * n], gate first → [T, n]. https://arxiv.org/abs/2002.05202"""
     gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    # Not functional.silu: where threads divide the work inside a row it rounds differently; exp and division do not.
+    denominator = torch.neg(gate).exp_().add_(1.0)
+    return torch.div(gate, denominator, out=denominator).mul_(up)
 
 
 def write_kv(
