@@ -60,6 +60,23 @@ crds: $(BIN)/.installed ## write the CRD from the typed spec
 golden: $(BIN)/.installed ## rewrite the golden manifests of the render tests
 	@$(BIN)/python -m pytest -q tests/operator/test_render.py --golden
 
+.PHONY: cluster
+cluster: $(BIN)/.installed model ## a real Kubernetes with our operator, left running; prints its KUBECONFIG
+	@$(BIN)/python tests/cluster/cluster.py up
+
+.PHONY: cluster-down
+cluster-down: $(BIN)/.installed ## end it
+	@$(BIN)/python tests/cluster/cluster.py down
+
+.PHONY: demo-cluster
+demo-cluster: $(BIN)/.installed model ## the demo on that Kubernetes: apply, ready, ask, delete
+	@echo "Demo on Kubernetes: built from Go modules the first time (about 15 minutes, cached in ~/.cache/pagemill), then about a minute."
+	$(BIN)/python tests/cluster/demo_cluster.py
+
+.PHONY: image
+image: $(BIN)/.installed model ## build the server's and the operator's image, as the cluster tests do
+	@$(BIN)/python tests/cluster/cluster.py build
+
 .PHONY: bench
 bench: $(BIN)/.installed model ## a row per workload against a server of ours
 	@$(BIN)/python benchmarks/serve.py
