@@ -65,10 +65,10 @@ def changes(new: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, An
 
 
 def look_again(fleet: Fleet, capacity: object, settings: Settings) -> float | None:
-    """Seconds until another look is worth it: loading and capacity have no event that tells of them."""
+    """Seconds until another look is worth it: no event that is watched tells of loading, of capacity or of a volume that fails."""
     if any(pod.answered or pod.phase for pod in fleet.starting):
         return settings.look_again_seconds
-    if fleet.ready and capacity is None:
+    if (fleet.ready and capacity is None) or any(pod.trouble is None for pod in fleet.starting):
         return settings.settle_seconds
     return None
 

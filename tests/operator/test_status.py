@@ -417,6 +417,7 @@ def test_the_url_is_where_clients_reach_it(service: dict[str, Any], url: str) ->
         ((Pod(running(True), Probe(0, {})),), None, Settings().settle_seconds),
         ((Pod(running(True), SERVING),), CAPACITY, None),
         ((Pod(unscheduled("no")),), None, None),
+        ((Pod(waiting("ContainerCreating")),), None, Settings().settle_seconds),
         ((), None, None),
     ],
 )

@@ -32,6 +32,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     flags = arguments()
     if flags.crash is not None and flags.crash.exists():
@@ -92,12 +97,12 @@ def main() -> None:
     server = Server((flags.host, flags.port), Handler)
 
     def drain(*_: object) -> None:
-        print("draining", flush=True)
+        say("draining")
         draining.set()
         threading.Thread(target=server.shutdown).start()
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN if flags.stubborn else drain)
-    print(f"version {flags.version} listens", flush=True)
+    say(f"version {flags.version} listens")
     server.serve_forever(poll_interval=0.05)
     server.server_close()
 
