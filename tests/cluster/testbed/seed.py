@@ -40,34 +40,31 @@ class Seed:
         """containerd's root."""
         return cluster_cache() / "seed"
 
-    def holds(self, images: list[str]) -> bool:
-        """Whether all of these images have been imported."""
-        return all(self._marker(image).exists() for image in images)
+    def plant(self, images: list[str], root: Path) -> None:
+        """Make `root` a containerd root with these images, which buildah's storage must hold.
 
-    def add(self, images: list[str]) -> None:
-        """Import those that are missing; buildah's storage must hold them."""
-        with exclusive("seed"):
-            missing = [image for image in images if not self._marker(image).exists()]
-            if not missing:
-                return
-            with self._containerd():
-                for image in missing:
-                    print(f"  importing {image} … ", end="", flush=True)
-                    started = time.monotonic()
-                    self._import(image)
-                    self._marker(image).touch()
-                    print(f"{time.monotonic() - started:.0f} s", flush=True)
-                    self._forget_older(image)
-
-    def plant(self, root: Path) -> None:
-        """Make `root` a containerd root with all of the seed's images."""
+        Under one lock from end to end: a run of another checkout may want others, and then these are dropped again.
+        """
         with exclusive("seed"):
             self.folder.mkdir(exist_ok=True)
+            missing = [image for image in images if not self._marker(image).exists()]
+            if missing:
+                self._add(missing)
             subprocess.run(["cp", "--archive", "--link", f"{self.folder}/.", str(root)], check=True)
-        for database in root.rglob("*.db"):
-            copy = database.with_suffix(".copy")
-            shutil.copy2(database, copy)
-            copy.rename(database)
+            for database in root.rglob("*.db"):
+                copy = database.with_suffix(".copy")
+                shutil.copy2(database, copy)
+                copy.rename(database)
+
+    def _add(self, images: list[str]) -> None:
+        with self._containerd():
+            for image in images:
+                print(f"  importing {image} … ", end="", flush=True)
+                started = time.monotonic()
+                self._import(image)
+                self._marker(image).touch()
+                print(f"{time.monotonic() - started:.0f} s", flush=True)
+                self._forget_older(image)
 
     def _forget_older(self, image: str) -> None:
         """Drop what the seed has of the same repository under other tags; shared layers stay."""
