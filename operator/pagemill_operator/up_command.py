@@ -32,7 +32,7 @@ from pagemill_operator.worker import Worker
 
 DEFAULT_PORT = 8000
 _LOOK_SECONDS = 0.5  # how often the file is looked at
-_INTERRUPTED = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class PortTaken(Exception):
@@ -99,15 +99,16 @@ class Up:
             acting = [
                 asyncio.create_task(Worker(self._queue, self._reconcile).run()),
                 asyncio.create_task(self._follow_file()),
+                asyncio.create_task(self._cluster.failure()),
             ]
             stop = asyncio.create_task(self._interrupted.wait())
             ended, _ = await asyncio.wait((stop, *acting), return_when=asyncio.FIRST_COMPLETED)
             for task in (stop, *acting):
                 task.cancel()
             await asyncio.gather(*acting, return_exceptions=True)
-            await self._drain()
             for task in ended:
-                await task  # what ended one of ours by an exception is a bug of ours
+                await task  # an exception is a bug of ours: no more drain, the cluster's end kills what runs
+            await self._drain()
 
     async def _reconcile(self, key: Key) -> float | None:
         return await reconcile(self._cluster, key, datetime.now(UTC), self._settings)
@@ -193,5 +194,9 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads any more (`pagemill up … | head`): end as for a signal, and write to nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -75,6 +75,10 @@ class LocalCluster:
         keys = [Key(found["metadata"]["namespace"], found["metadata"]["name"]) for found in self.store.all(KIND)]
         await asyncio.gather(*(self.remove_resource(key) for key in keys))
 
+    async def failure(self) -> None:
+        """Wait for ever, or raise what has ended the controllers: a bug of ours, without which nothing moves any more."""
+        await asyncio.shield(self._controlling)
+
     def kill(self) -> None:
         """SIGKILL every process, now."""
         self._node.kill()

@@ -19,6 +19,7 @@ RETRY_AFTER_SECONDS = 2
 _HOP_BY_HOP = frozenset(
     (
         "connection",
+        "expect",  # answered here, if at all
         "keep-alive",
         "proxy-authenticate",
         "proxy-authorization",

@@ -22,6 +22,7 @@ from pagemill_operator.cluster.local.store import ObjectStore, deployment_of, no
 
 # Below the range that Linux gives to outgoing connections, so that a port stays free while its replica restarts.
 _PORTS = range(20_000, 30_000)
+_PAUSE = 1.0  # seconds
 Log = Callable[[str], None]
 
 
@@ -82,7 +83,13 @@ class Node:
             self._store.set_status(pod, pod_status.unschedulable(pod, str(error), now()))
             return
         folder = Path(self._folder.name, uid)
-        folder.mkdir()
+        try:
+            folder.mkdir()
+        except OSError as error:
+            self._devices.release(uid)
+            message = f"0/1 machines are available: no folder for the pod: {error}"
+            self._store.set_status(pod, pod_status.unschedulable(pod, message, now()))
+            return
         prefix = self._name(pod)
         site = Site(
             port=self._free_port(),
@@ -99,10 +106,13 @@ class Node:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, pod: Manifest, run: PodRun) -> None:
+        uid = pod["metadata"]["uid"]
         try:
             await run.run()
+        except OSError as error:  # a full disk, no more processes: the pod goes, and not at once comes the next
+            self._log(f"{self._names[uid]} | the pod ends: {error}")
+            await asyncio.sleep(_PAUSE)
         finally:
-            uid = pod["metadata"]["uid"]
             self._devices.release(uid)
             del self._runs[uid], self._names[uid]
             self._store.remove(pod)

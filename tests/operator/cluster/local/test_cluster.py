@@ -274,3 +274,11 @@ async def test_status_patches_merge_and_null_removes(machine: Machine) -> None:
     assert found is not None
     assert found["status"] == {"b": {"x": 1}, "c": 2}
     assert found["metadata"]["generation"] == 1
+
+
+async def test_what_ends_the_controllers_is_not_hidden(machine: Machine) -> None:
+    broken = manifests.deployment(owner_uid=machine.uid)
+    del broken["spec"]["template"]
+    await machine.cluster.apply(broken)
+    with pytest.raises(KeyError, match="template"):
+        await asyncio.wait_for(machine.cluster.failure(), 10)
