@@ -72,10 +72,10 @@ class Inference(ABC):
             await self._stream(loaded, job, choices, send)
         else:
             response = await self._collect(loaded, job, choices)
-            await Response(orjson.dumps(response), media_type="application/json")(scope, receive, send)
+            await Response(response, media_type="application/json")(scope, receive, send)
         scope[LOG_FIELDS]["completion_tokens"] = sum(choice.num_tokens for choice in choices)
 
-    async def _collect(self, loaded: Loaded, job: Job, choices: Sequence[Choice]) -> dict[str, Any]:
+    async def _collect(self, loaded: Loaded, job: Job, choices: Sequence[Choice]) -> bytes:
         pieces: list[list[Piece]] = [[] for _ in choices]
         async with aclosing(run_choices(self.service, loaded, job.requests, choices)) as run:
             async for index, piece in run:
@@ -84,7 +84,10 @@ class Inference(ABC):
             Piece("".join(p.text for p in parts), tuple(t for p in parts for t in p.tokens), parts[-1].finish_reason)
             for parts in pieces
         ]
-        return self.whole(loaded, job, answers) | {"usage": usage(job, choices)}
+        # With log-probabilities an answer of some thousand tokens is megabytes of JSON.
+        return await self.service.in_text_thread(
+            lambda: orjson.dumps(self.whole(loaded, job, answers) | {"usage": usage(job, choices)})
+        )
 
     async def _stream(self, loaded: Loaded, job: Job, choices: Sequence[Choice], send: Send) -> None:
         """Headers go out with the first token: what fails before it is still an ordinary error response."""

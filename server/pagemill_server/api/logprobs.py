@@ -29,11 +29,11 @@ def chat_logprobs(vocabulary: TokenBytes, tokens: Sequence[ShownToken]) -> dict[
 def completion_logprobs(vocabulary: TokenBytes, tokens: Sequence[ShownToken]) -> dict[str, Any]:
     """`top_logprobs` holds the sampled token too, so it may have one more than was asked for."""
     return {
-        "tokens": [_name(vocabulary, token.sampled.token_id) for token in tokens],
+        "tokens": [token_name(vocabulary, token.sampled.token_id) for token in tokens],
         "token_logprobs": [_finite(token.sampled.logprob) for token in tokens],
         "top_logprobs": [
-            {_name(vocabulary, top.token_id): _finite(top.logprob) for top in token.sampled.top}
-            | {_name(vocabulary, token.sampled.token_id): _finite(token.sampled.logprob)}
+            {token_name(vocabulary, top.token_id): _finite(top.logprob) for top in token.sampled.top}
+            | {token_name(vocabulary, token.sampled.token_id): _finite(token.sampled.logprob)}
             for token in tokens
         ],
         "text_offset": [token.offset for token in tokens],
@@ -45,7 +45,7 @@ def _chat_token(vocabulary: TokenBytes, token_id: int, logprob: float | None) ->
     return {"token": spelled.decode("utf-8", "replace"), "logprob": _finite(logprob), "bytes": list(spelled)}
 
 
-def _name(vocabulary: TokenBytes, token_id: int) -> str:
+def token_name(vocabulary: TokenBytes, token_id: int) -> str:
     """Part of a character as OpenAI writes it, so that two such tokens stay two keys."""
     spelled = vocabulary.spelled(token_id)
     try:

@@ -30,6 +30,7 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 16 << 20  # a prompt of several million characters, or of two million token ids
 TEXT_THREADS = 2  # the tokenizer lets go of the GIL; more would only take the model's cores
 RETRY_AFTER_SECONDS = 5
+STALL_SECONDS = 300.0  # more than any one step takes: a large model's prompt chunk on few cores needs minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Service:
         *,
         block_size: int,
         api_keys: Sequence[str] = (),
-        stall_seconds: float = 60.0,
+        stall_seconds: float = STALL_SECONDS,
         startup_timeout: float = 600.0,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:

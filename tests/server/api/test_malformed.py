@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from tests.server.api.running import NAME, Running, serving
+from tests.server.tiny import write_tiny_llama
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -173,14 +175,25 @@ def test_the_longest_answer_that_fits_is_taken(tiny_context_server: Running) -> 
     assert post(tiny_context_server, COMPLETIONS, json=body).json()["usage"]["completion_tokens"] == 61
 
 
-def test_the_templates_own_refusal(idle_server: Running) -> None:
-    """The tiny model's template knows roles; `name` reaches it, an unknown role can't."""
-    model = idle_server.service.loaded
-    assert model is not None
-    response = post(
-        idle_server, CHAT, json={"messages": [{"role": "user", "content": "a", "name": "x"}], "max_tokens": 1}
-    )
-    assert response.status_code == 200
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_templates_own_refusal(tmp_path: Path, stream: bool) -> None:
+    folder = write_tiny_llama(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('Conversation roles must alternate') }}")
+    with serving(folder) as server:
+        response = post(server, CHAT, json={"messages": HI, "stream": stream})
+    assert response.status_code == 400
+    error = error_of(response)
+    assert (error["message"], error["param"]) == ("Conversation roles must alternate", "messages")
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path)
+    (folder / "tokenizer_config.json").unlink()
+    with serving(folder) as server:
+        response = post(server, CHAT, json={"messages": HI})
+        assert response.status_code == 400
+        assert error_of(response)["code"] == "no_chat_template"
+        assert post(server, COMPLETIONS, json={"prompt": "a", "max_tokens": 1}).status_code == 200
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,11 @@ import pytest
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.lifecycle import Phase
+from pagemill_server.text.tokenizer import ModelTokenizer
 
 from pagemill import __version__
 from tests.server.api.running import NAME, Running, serving, until
+from tests.server.api.test_disconnect import send
 from tests.server.api.test_malformed import error_of
 
 
@@ -116,6 +121,53 @@ def test_a_stalled_engine(tiny: Path) -> None:
             hanging.go.set()
         assert answer.result().choices
         until(lambda: client.get("/health").status_code == 200)
+
+
+class SlowTokenizer:
+    """A prompt that takes as long to tokenise as the test wants."""
+
+    def __init__(self, tokenizer: ModelTokenizer) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        self.begun.set()
+        assert self.go.wait(30)
+        return self._tokenizer.encode(text, add_special)
+
+
+@contextmanager
+def slow_tokenizer(server: Running) -> Iterator[SlowTokenizer]:
+    loaded = server.service.loaded
+    assert loaded is not None
+    slow = SlowTokenizer(loaded.tokenizer)
+    server.service.loaded = replace(loaded, tokenizer=slow)  # type: ignore[arg-type]
+    try:
+        yield slow
+    finally:
+        slow.go.set()
+
+
+def test_tokenising_blocks_nobody(tiny: Path) -> None:
+    body = {"prompt": "long", "max_tokens": 1}
+    with serving(tiny) as server, server.client() as client, ThreadPoolExecutor(1) as pool:
+        with slow_tokenizer(server) as slow:
+            answer = pool.submit(server.openai.completions.create, model=NAME, prompt="long", max_tokens=1)
+            assert slow.begun.wait(30)
+            assert client.get("/health").status_code == 200
+            assert client.post("/v1/completions", json=body | {"prompt": [1]}).status_code == 200
+        assert answer.result().choices
+
+
+def test_hanging_up_while_the_prompt_is_tokenised(tiny: Path) -> None:
+    with serving(tiny) as server, slow_tokenizer(server) as slow:
+        raw = send(server, {"prompt": "long", "max_tokens": 1})
+        assert slow.begun.wait(30)
+        raw.close()
+        until(lambda: server.service.in_flight == 0)
+        slow.go.set()
+        server.wait_idle()
+        assert server.stats.prompt_tokens == 0
 
 
 def test_keys(tiny: Path) -> None:
