@@ -2,13 +2,15 @@
 
     python examples/demo.py [--keep] [FILE]
 
---keep leaves it running until Ctrl-C. What `pagemill up` prints is shown as it comes: conditions, then the server's own log.
+--keep leaves it running until Ctrl-C. What `pagemill up` prints is shown as it comes: conditions, loading progress, the server's
+own log; while the answer streams it waits, so that the two don't mix.
 """
 
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,43 +18,64 @@ import urllib.request
 from chat import main as ask
 
 QUESTION = "What is the capital of France?"
-PATIENCE = 300  # seconds
+PATIENCE = 300  # seconds until Ready
+
+
+class Up:
+    """A running `pagemill up`, and its output."""
+
+    def __init__(self, file: str, port: int) -> None:
+        command = [sys.executable, "-u", "-m", "pagemill", "up", "-f", file, "--port", str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.quiet = threading.Lock()  # whoever holds it has the terminal
+        self._forwarder = threading.Thread(target=self._forward, daemon=True)
+        self._forwarder.start()
+
+    def _forward(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self.quiet:
+                sys.stdout.write(line)
+                sys.stdout.flush()
+
+    def wait_until_ready(self, url: str) -> bool:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
+                    return True
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        return False
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=180)
+        self._forwarder.join(timeout=10)
 
 
 def main() -> int:
     args = [arg for arg in sys.argv[1:] if arg != "--keep"]
-    file = args[0] if args else "examples/smollm2.yaml"
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    up = subprocess.Popen([sys.executable, "-m", "pagemill", "up", "-f", file, "--port", str(port)])
+    up = Up(args[0] if args else "examples/smollm2.yaml", port)
     try:
-        if not wait_until_ready(url, up):
-            print("the deployment did not become Ready; what it printed above says why", file=sys.stderr)
+        if not up.wait_until_ready(url):
+            print("the deployment did not become Ready; what is printed above says why", file=sys.stderr)
             return 1
-        print(f"\n> {QUESTION}\n", flush=True)
-        ask(f"{url}/v1", QUESTION)
-        print(f"served at {url}/v1", flush=True)
+        with up.quiet:
+            print(f"\n> {QUESTION}\n", flush=True)
+            ask(f"{url}/v1", QUESTION)
+            print(f"\nserved at {url}/v1\n", flush=True)
         if "--keep" in sys.argv:
             print("it stays up until Ctrl-C", flush=True)
-            up.wait()
+            up.process.wait()
         return 0
     except KeyboardInterrupt:
         return 0
     finally:
-        if up.poll() is None:
-            up.send_signal(signal.SIGINT)
-        up.wait(timeout=60)
-
-
-def wait_until_ready(url: str, up: "subprocess.Popen[bytes]") -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline and up.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-                return True
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    return False
+        up.stop()
 
 
 def free_port() -> int:
