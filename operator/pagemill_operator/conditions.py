@@ -156,12 +156,17 @@ def _with(message: str, more: str) -> str:
     return "; ".join(part for part in (message, more) if part)
 
 
+def stamp(now: datetime) -> str:
+    """As Kubernetes writes a time: UTC, whole seconds."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def stamped(
     found: Iterable[Finding], previous: Iterable[Mapping[str, Any]], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
-    """With generation and time; the time of a condition whose status has not flipped stays. UTC, whole seconds."""
+    """With generation and time; the time of a condition whose status has not flipped stays."""
     before = {condition["type"]: condition for condition in previous}
-    time = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    time = stamp(now)
 
     def since(finding: Finding) -> str:
         old = before.get(finding.type)

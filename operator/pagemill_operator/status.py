@@ -7,12 +7,12 @@ written only when something changed. Called by `reconcile`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pagemill import model_ref
 from pagemill_operator.cluster.interface import Manifest
-from pagemill_operator.conditions import findings, stamped
+from pagemill_operator.conditions import findings, stamp, stamped
 from pagemill_operator.fleet import Fleet
 from pagemill_operator.observe import World
 from pagemill_operator.pod_state import capacity_of
@@ -25,6 +25,7 @@ from pagemill_operator.status_fields import Capacity, Loading, Status
 from pagemill_operator.waiting import Trouble
 
 _LOADING_STEP = 10  # percent
+_LOADING_EVERY = timedelta(seconds=30)  # progress inside a phase is no more news than that
 
 
 def status(
@@ -51,7 +52,7 @@ def status(
         image=_image(world.child("Deployment")),
         model_revision=None if spec is None else model_ref.parse(spec.model).revision,
         capacity=capacity,
-        loading=_loading(fleet),
+        loading=_loading(fleet, previous, now),
         conditions=stamped(said, previous.get("conditions") or (), owner.generation, now),
     )
     return body.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -82,13 +83,19 @@ def _capacity(fleet: Fleet, previous: Mapping[str, Any]) -> Capacity | None:
     return Capacity.model_validate(known) if known is not None and fleet.ready else None
 
 
-def _loading(fleet: Fleet) -> Loading | None:
-    """The slowest replica that is on its way."""
+def _loading(fleet: Fleet, previous: Mapping[str, Any], now: datetime) -> Loading | None:
+    """The slowest replica that is on its way; what was said last stands for a while, so that a load is a few writes."""
     pods = [pod for pod in fleet.starting if pod.phase is not None and pod.phase != "Draining"]
     if not pods:
         return None
     slowest = min(pods, key=lambda pod: (pod.percent, pod.name))
-    return Loading(phase=str(slowest.phase), percent=slowest.percent // _LOADING_STEP * _LOADING_STEP)
+    percent = slowest.percent // _LOADING_STEP * _LOADING_STEP
+    said = previous.get("loading") or {}
+    if said.get("phase") == slowest.phase and "time" in said:
+        recent = now - datetime.fromisoformat(said["time"]) < _LOADING_EVERY
+        if said.get("percent") == percent or recent:
+            return Loading.model_validate(said)
+    return Loading(phase=str(slowest.phase), percent=percent, time=stamp(now))
 
 
 def _url(service: Manifest) -> str:

@@ -45,6 +45,10 @@ class Loading(StatusPart):
 
     phase: str = Field(description="Starting, Downloading, LoadingWeights or Warmup.")
     percent: int = Field(description="In steps of ten.", ge=0, le=100)
+    time: str = Field(
+        description="When this was written: at a change of phase, else every 30 s at most.",
+        json_schema_extra={"format": "date-time"},
+    )
 
 
 class Signal(StatusPart):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from pagemill_operator import crd
 from pagemill_operator.cluster.interface import Probe
+from pagemill_operator.conditions import stamp
 from pagemill_operator.fleet import Wanted, standing, survey, wanted_of
 from pagemill_operator.observe import World
 from pagemill_operator.render import render
@@ -347,7 +348,26 @@ def test_a_strange_answer_is_no_answer(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("percent", "shown"), [(0, 0), (9, 0), (47, 40), (99, 90), (100, 100), (140, 100)])
 def test_loading_goes_in_steps_of_ten(percent: int, shown: int) -> None:
     body = told(world(Pod(running(False), loading(percent)), spec={}), {})
-    assert body["loading"] == {"phase": "LoadingWeights", "percent": shown}
+    assert body["loading"] == {"phase": "LoadingWeights", "percent": shown, "time": stamp(NOW)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "percent", "seconds", "shown"),
+    [
+        ("LoadingWeights", 60, 29, ("LoadingWeights", 20)),  # too soon
+        ("LoadingWeights", 60, 30, ("LoadingWeights", 60)),
+        ("LoadingWeights", 20, 300, ("LoadingWeights", 20)),  # nothing new: not even the time
+        ("Warmup", 100, 1, ("Warmup", 100)),  # a new phase is news at once
+    ],
+)
+def test_inside_a_phase_loading_is_written_every_half_minute_at_most(
+    phase: str, percent: int, seconds: int, shown: tuple[str, int]
+) -> None:
+    first = told(world(Pod(running(False), loading(20)), spec={}), {})
+    later = NOW + timedelta(seconds=seconds)
+    then = told(world(Pod(running(False), loading(percent, phase)), spec={}), {}, previous=first, now=later)
+    assert (then["loading"]["phase"], then["loading"]["percent"]) == shown
+    assert then["loading"]["time"] == stamp(NOW if then["loading"]["percent"] == 20 else later)
 
 
 def test_the_slowest_replica_says_how_far_loading_is() -> None:
