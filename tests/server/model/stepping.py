@@ -19,12 +19,14 @@ from pagemill.model_files import inspect
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def load(path: Path, *, block_size: int = 16, dtype: str = "auto", **options: Any) -> tuple[Runner, Stepper]:
+def load(
+    path: Path, *, block_size: int = 16, memory_bytes: int = 256 << 20, dtype: str = "auto", **options: Any
+) -> tuple[Runner, Stepper]:
     """A runner over the model at `path`, and what steps it."""
     runner, limits, _ = load_runner(
         inspect(path),
         ModelOptions(str(path), ("test",), dtype=dtype, **options),
-        CacheConfig(block_size=block_size, memory_bytes=256 << 20),
+        CacheConfig(block_size=block_size, memory_bytes=memory_bytes),
         SchedulerConfig(),
         lambda done, total: None,
     )

@@ -20,8 +20,8 @@ from tests.server.model.stepping import Stepper, load
 
 pytestmark = pytest.mark.model
 
-# Measured: at most 1.6e-4 (AVX2; 1.2e-4 on AVX-512) over the prompts below, whose logits reach 35. What remains is float32's: see the comparison with
-# float64.
+# Measured: at most 1.6e-4 (AVX2; 1.2e-4 on AVX-512) over the prompts below, whose logits reach 35. What remains is float32's: see
+# the comparison with float64.
 BOUND = 5e-4
 QUESTIONS = (
     "What is the capital of France?",
