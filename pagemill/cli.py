@@ -7,8 +7,10 @@ stderr and exit code 2 (a wrong call) or 1 (a failure); a traceback means that w
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points
+from typing import NoReturn
 
 from pagemill import __version__
 from pagemill.failures import PagemillError
@@ -41,6 +43,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(entry: EntryPoint, argv: list[str]) -> int:
+    # The kernel drops a SIGTERM that a container's first process has no handler for, and importing torch takes seconds:
+    # without this, a pod that is stopped while it starts would load and serve until its grace period is over.
+    signal.signal(signal.SIGTERM, _end)
     try:
         command = entry.load()
     except ModuleNotFoundError as error:
@@ -63,6 +68,11 @@ def _run(entry: EntryPoint, argv: list[str]) -> int:
     except BrokenPipeError:  # `pagemill render … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's last flush fails again
         return 141
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Until a command has a handler of its own."""
+    raise SystemExit(128 + number)
 
 
 def _usage(commands: dict[str, EntryPoint]) -> str:
