@@ -1,0 +1,146 @@
+"""The start: what is picked, what fits, and what is refused before a weight is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
+from pagemill_server.model import load as load_module
+from pagemill_server.model.load import load_runner
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.memory_fit import MemoryFit
+from pagemill.model_files import inspect
+from tests.server.tiny import write_tiny_llama
+
+TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head_dim, float32
+
+
+def start(
+    folder: Path, cache: CacheConfig | None = None, scheduler: SchedulerConfig | None = None, **options: Any
+) -> tuple[EngineLimits, MemoryFit]:
+    told: list[int] = []
+    settings = ModelOptions(model=str(folder), served_names=("tiny",), **options)
+    try:
+        _, limits, memory = load_runner(
+            inspect(folder),
+            settings,
+            cache or CacheConfig(),
+            scheduler or SchedulerConfig(),
+            lambda done, _: told.append(done),
+        )
+    except PagemillError:
+        assert not told, "weights were read before the refusal"
+        raise
+    return limits, memory
+
+
+def refusal(folder: Path, cache: CacheConfig | None = None, **options: Any) -> PagemillError:
+    with pytest.raises(PagemillError) as caught:
+        start(folder, cache, **options)
+    return caught.value
+
+
+def test_a_given_cache_is_taken_as_it_is_and_limits_follow(tmp_path: Path) -> None:
+    limits, memory = start(
+        write_tiny_llama(tmp_path), CacheConfig(block_size=16, memory_bytes=40 * 16 * TOKEN_BYTES + 5)
+    )
+    assert limits == EngineLimits(max_model_len=256, vocab_size=264, num_blocks=40, block_size=16)
+    assert memory.kv_bytes_per_token == TOKEN_BYTES
+    assert memory.kv_cache_bytes == 40 * 16 * TOKEN_BYTES
+
+
+def test_a_derived_cache_holds_every_sequence_at_its_longest_and_no_more(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path)
+    limits, _ = start(folder, scheduler=SchedulerConfig(max_num_seqs=3))
+    assert limits.num_blocks == 3 * 256 // 32
+    limits, _ = start(folder, scheduler=SchedulerConfig(max_num_seqs=3), max_model_len=100)
+    assert limits.num_blocks == 3 * 4
+    assert limits.max_model_len == 100
+
+
+def test_a_derived_cache_is_a_share_of_what_is_free_and_never_more_than_the_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_llama(tmp_path, max_position_embeddings=1 << 20)
+    monkeypatch.setattr(load_module.host_limits, "available_memory", lambda: 10_000_000)
+    limits, memory = start(folder, max_model_len=4096)
+    assert memory.kv_cache_bytes == pytest.approx(0.4 * (10_000_000 - memory.weights_bytes), abs=32 * TOKEN_BYTES)
+    monkeypatch.setattr(load_module, "MOST_CACHE", 1_000_000)
+    limits, memory = start(folder, max_model_len=512)
+    assert limits.num_blocks == 1_000_000 // (32 * TOKEN_BYTES)
+
+
+def test_without_a_length_the_longest_that_the_cache_holds_is_taken(tmp_path: Path) -> None:
+    limits, _ = start(write_tiny_llama(tmp_path), CacheConfig(block_size=16, memory_bytes=5 * 16 * TOKEN_BYTES))
+    assert limits.max_model_len == 80
+
+
+def test_a_cache_that_cant_hold_one_sequence_is_refused_with_a_length_that_fits(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path)
+    cache = CacheConfig(block_size=16, memory_bytes=8 * 16 * TOKEN_BYTES)
+    failure = refusal(folder, cache, max_model_len=200).failure
+    assert failure.reason == FailureReason.KV_CACHE_TOO_SMALL
+    assert failure.suggestion["maxModelLen"] == 128
+    limits, _ = start(folder, cache, max_model_len=128)
+    assert limits.max_model_len == 128
+
+
+def test_a_length_beyond_the_models_is_refused(tmp_path: Path) -> None:
+    failure = refusal(write_tiny_llama(tmp_path), max_model_len=257).failure
+    assert failure.reason == FailureReason.INVALID_CONFIGURATION
+    assert failure.suggestion == {"maxModelLen": 256}
+
+
+def test_a_sliding_window_bounds_the_length(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path, sliding_window=128, architectures=["MistralForCausalLM"])
+    limits, _ = start(folder)
+    assert limits.max_model_len == 128
+    failure = refusal(folder, max_model_len=129).failure
+    assert failure.reason == FailureReason.INVALID_CONFIGURATION
+    assert failure.suggestion == {"maxModelLen": 128}
+    assert "sliding window of 128" in failure.message
+
+
+@pytest.mark.parametrize("block_size", [0, 3, 48, 512, -16])
+def test_a_block_size_that_tiles_cant_be_made_of_is_refused(tmp_path: Path, block_size: int) -> None:
+    assert "power of two" in str(refusal(write_tiny_llama(tmp_path), CacheConfig(block_size=block_size)))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "int8"}, "float32, bfloat16, float16"),
+        ({"device": "cuda"}, "--device cpu"),
+        ({"max_model_len": 0}, "at least one token"),
+    ],
+)
+def test_options_that_cant_be_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    error = refusal(write_tiny_llama(tmp_path), **options)
+    assert error.failure.reason == FailureReason.INVALID_CONFIGURATION
+    assert words in str(error)
+
+
+def test_the_predicted_weights_are_what_is_in_memory(tmp_path: Path) -> None:
+    """An untied model: parameters x 4 bytes (what oneDNN's packing adds is padding)."""
+    _, memory = start(write_tiny_llama(tmp_path, tie_word_embeddings=False))
+    stored = sum(info.nbytes for info in inspect(tmp_path).tensors.values())
+    assert memory.weights_bytes == stored
+
+
+def test_half_precision_halves_the_cache(tmp_path: Path) -> None:
+    _, memory = start(write_tiny_llama(tmp_path), dtype="bfloat16")
+    assert memory.kv_bytes_per_token == TOKEN_BYTES // 2
+
+
+def test_the_asked_number_of_threads_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    folder = write_tiny_llama(tmp_path)
+    for count in (2, 1):
+        monkeypatch.setenv("OMP_NUM_THREADS", str(count))
+        start(folder)
+        assert torch.get_num_threads() == count
+    torch.set_num_threads(before)

@@ -1,0 +1,152 @@
+"""Sampling: greedy, temperature, top_k, top_p, log-probabilities, rows that are not finite; each row on its own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pagemill_server.engine.request import SampledToken, SamplingParams
+from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence
+from pagemill_server.model.sampler import sample
+
+LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.25, 0.2, 0.1]))
+
+
+def sequence(seq_id: int, seed: int = 0, position: int = 0, **params: Any) -> ScheduledSequence:
+    return ScheduledSequence(seq_id, (0,), 0, (0,), SamplingParams(**params), seed, position)
+
+
+def draw(row: torch.Tensor, count: int, **params: Any) -> np.ndarray[Any, Any]:
+    """`count` tokens at successive positions of one seed, drawn as one batch."""
+    sequences = [sequence(i, 1, i, **params) for i in range(count)]
+    output = sample(row.expand(count, -1), sequences)
+    return np.array([output.sampled[i].token_id for i in range(count)])
+
+
+def shares(row: torch.Tensor, count: int = 4000, **params: Any) -> list[float]:
+    return (np.bincount(draw(row, count, **params), minlength=len(row)) / count).tolist()
+
+
+def test_greedy_takes_the_likeliest_and_the_lowest_id_among_equals() -> None:
+    rows = torch.tensor([[0.0, 3.0, 1.0, 3.0], [-5.0, -7.0, -9.0, -5.0], [2.0, 2.0, 2.0, 2.0]])
+    output = sample(rows, [sequence(i, temperature=0.0) for i in range(3)])
+    assert output == RunnerOutput({0: SampledToken(1), 1: SampledToken(0), 2: SampledToken(0)})
+
+
+def test_greedy_on_a_wide_row_of_equals_takes_the_first() -> None:
+    rows = torch.zeros(2, 49152)
+    rows[1, 100:] = 1.0
+    output = sample(rows, [sequence(i, temperature=0.0) for i in range(2)])
+    assert [output.sampled[i].token_id for i in range(2)] == [0, 100]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_temperature_shapes_the_distribution(temperature: float) -> None:
+    expected = (LOGITS / temperature).softmax(0).tolist()
+    assert shares(LOGITS, temperature=temperature) == pytest.approx(expected, abs=0.03)
+
+
+def test_a_tiny_temperature_is_greedy_and_a_huge_one_even() -> None:
+    assert set(draw(LOGITS * 100, 50, temperature=1e-6)) == {1}
+    assert shares(LOGITS, temperature=1e6) == pytest.approx([0.2] * 5, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("params", "kept"),
+    [
+        ({"top_k": 1}, [1]),
+        ({"top_k": 3}, [1, 2, 3]),
+        ({"top_k": 5}, [0, 1, 2, 3, 4]),
+        ({"top_k": 99}, [0, 1, 2, 3, 4]),
+        ({"top_p": 0.3}, [1]),
+        ({"top_p": 0.41}, [1, 2]),
+        ({"top_p": 0.84}, [1, 2, 3]),
+        ({"top_p": 0.86}, [1, 2, 3, 4]),
+        ({"top_p": 1e-9}, [1]),
+        ({"top_k": 3, "top_p": 0.46}, [1]),  # of 0.85 that top_k leaves, 0.4 is 0.47
+        ({"top_k": 3, "top_p": 0.48}, [1, 2]),
+    ],
+)
+def test_top_k_and_top_p_keep_the_likeliest(params: dict[str, Any], kept: list[int]) -> None:
+    probabilities = LOGITS.exp()
+    expected = [float(probabilities[i] / probabilities[kept].sum()) if i in kept else 0.0 for i in range(5)]
+    measured = shares(LOGITS, **params)
+    assert measured == pytest.approx(expected, abs=0.03)
+    assert [i for i, share in enumerate(measured) if share > 0] == kept
+
+
+def test_top_p_looks_beyond_its_first_guess_when_the_distribution_is_flat() -> None:
+    flat = torch.zeros(1000)
+    tokens = draw(flat, 3000, top_p=0.9)
+    assert 850 < len(set(tokens.tolist())) <= 901  # 0.9 of 1000 (and one for rounding), nearly all of them seen
+
+
+def test_temperature_comes_before_top_p() -> None:
+    assert set(draw(LOGITS, 300, temperature=0.2, top_p=0.85)) == {1}
+    assert set(draw(LOGITS, 300, temperature=100.0, top_p=0.79)) == {1, 2, 3, 4}
+
+
+def test_a_token_of_probability_zero_is_never_drawn() -> None:
+    row = torch.tensor([-2000.0, 0.0, -2000.0, 0.0])
+    assert set(draw(row, 500)) == {1, 3}
+
+
+def test_a_draw_depends_on_seed_and_position_alone() -> None:
+    rows = torch.randn(6, 300, generator=torch.Generator().manual_seed(0))
+    sequences = [sequence(i, seed=i % 2, position=i, temperature=1.0, top_p=0.95) for i in range(6)]
+    together = sample(rows, sequences).sampled
+    order = [4, 1, 5, 0, 3, 2]
+    assert sample(rows[order], [sequences[i] for i in order]).sampled == together
+    for index, entry in enumerate(sequences):
+        assert sample(rows[index : index + 1], [entry]).sampled == {index: together[index]}
+
+
+def test_different_seeds_and_positions_draw_differently() -> None:
+    row = torch.zeros(1, 1000)
+    by_seed = {sample(row, [sequence(0, seed=seed)]).sampled[0].token_id for seed in range(20)}
+    by_position = {sample(row, [sequence(0, position=position)]).sampled[0].token_id for position in range(20)}
+    assert min(len(by_seed), len(by_position)) > 15
+
+
+def test_logprobs_are_the_raw_distribution_whatever_the_temperature() -> None:
+    for params in ({"temperature": 0.0}, {"temperature": 0.5, "top_k": 1}, {"temperature": 5.0, "top_k": 1}):
+        token = sample(LOGITS[None], [sequence(0, logprobs=3, **params)]).sampled[0]
+        assert token.token_id == 1
+        assert token.logprob == pytest.approx(math.log(0.4), abs=1e-6)
+        assert [entry.token_id for entry in token.top] == [1, 2, 3]
+        assert [entry.logprob for entry in token.top] == pytest.approx(
+            [math.log(p) for p in (0.4, 0.25, 0.2)], abs=1e-6
+        )
+
+
+def test_logprobs_of_a_token_that_is_not_among_the_likeliest() -> None:
+    rows = LOGITS.expand(200, -1)
+    output = sample(rows, [sequence(i, 3, i, temperature=1.0, logprobs=1) for i in range(200)])
+    unlikely = [token for token in output.sampled.values() if token.token_id == 0]
+    assert unlikely
+    assert unlikely[0].logprob == pytest.approx(math.log(0.05), abs=1e-6)
+    assert [entry.token_id for entry in unlikely[0].top] == [1]
+
+
+def test_logprobs_zero_is_the_sampled_token_alone_and_none_is_nothing() -> None:
+    output = sample(LOGITS.expand(2, -1), [sequence(0, temperature=0.0, logprobs=0), sequence(1, temperature=0.0)])
+    assert output.sampled[0].logprob == pytest.approx(math.log(0.4), abs=1e-6)
+    assert output.sampled[0].top == ()
+    assert output.sampled[1] == SampledToken(1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_is_not_finite_fails_alone(bad: float, temperature: float) -> None:
+    rows = LOGITS.repeat(3, 1)
+    rows[1, 2] = bad
+    output = sample(rows, [sequence(i, temperature=temperature, logprobs=2) for i in range(3)])
+    assert output.failed == {1}
+    assert sorted(output.sampled) == [0, 2]
+
+
+def test_nothing_to_sample_is_an_empty_answer() -> None:
+    assert sample(torch.zeros(0, 5), []) == RunnerOutput({})
