@@ -1,9 +1,9 @@
 """The real Kubernetes of the tests, by hand: `make cluster` and `make cluster-down`.
 
-    python tests/cluster/cluster.py up         start a cluster with Pagemill's images and operator, and leave it running
-    python tests/cluster/cluster.py down       end every cluster that was left running
-    python tests/cluster/cluster.py build      build the programs and images, start nothing
-    python tests/cluster/cluster.py packages   install the system packages that are missing
+python tests/cluster/cluster.py up         start a cluster with Pagemill's images and operator, and leave it running
+python tests/cluster/cluster.py down       end every cluster that was left running
+python tests/cluster/cluster.py build      build the programs and images, start nothing
+python tests/cluster/cluster.py packages   install the system packages that are missing
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 import time
 
+from testbed.cluster import prepare, up
 from testbed.errors import TestbedError
 from testbed.images import ensure_images
 from testbed.packages import ensure_packages, require_root
 from testbed.release import install
 from testbed.run import discard, existing_runs, recorded, sweep
-from testbed.cluster import prepare, up
 
 
 def start() -> None:

@@ -5,10 +5,10 @@ The node advertises GPUs as a device plugin would have it do. No GPU is there, s
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
-
 from testbed.cluster import Cluster
 from testbed.deployments import MODEL, Deployed, deploy
 from testbed.images import REPOSITORY
@@ -52,4 +52,4 @@ def test_a_gpu_that_no_node_has_is_unschedulable(with_gpus: Cluster, namespace: 
 
 
 def pairs(arguments: list[str]) -> list[list[str]]:
-    return [list(pair) for pair in zip(arguments, arguments[1:], strict=False)]
+    return [list(pair) for pair in itertools.pairwise(arguments)]

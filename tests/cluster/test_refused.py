@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-
 from testbed.cluster import Cluster
 from testbed.deployments import manifest
 
@@ -20,7 +19,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"model": None}, "spec.model"),
     "fraction above one": ({"gpuMemoryUtilization": 1.5}, "spec.gpuMemoryUtilization"),
     "negative replicas": ({"replicas": -1}, "spec.replicas"),
-    "replicas beside autoscaling": ({"replicas": 1, "autoscaling": SCALING}, "replicas and autoscaling exclude each other"),
+    "replicas beside autoscaling": (
+        {"replicas": 1, "autoscaling": SCALING},
+        "replicas and autoscaling exclude each other",
+    ),
     "min above max": ({"autoscaling": {"minReplicas": 4, "maxReplicas": 3}}, "minReplicas is above maxReplicas"),
     "gpu on cpu": ({"accelerator": "cpu", "gpu": {"count": 1}}, "gpu belongs to accelerator: gpu"),
 }

@@ -6,7 +6,6 @@ from typing import Any
 
 import openai
 import pytest
-
 from testbed.cluster import Cluster
 from testbed.deployments import LABEL, MODEL, Deployed
 from testbed.images import REPOSITORY
@@ -81,10 +80,15 @@ def test_the_operator_writes_nothing_while_nothing_changes(smollm2: Deployed) ->
     marker = mark(smollm2.cluster, "before")
     (pod,) = smollm2.pods()
     for number in range(20):
-        # fmt: off
-        smollm2.cluster.kubectl("annotate", "pod", pod["metadata"]["name"], "-n", smollm2.namespace, "--overwrite",
-                                f"tests.pagemill.dev/look={number}")
-        # fmt: on
+        smollm2.cluster.kubectl(
+            "annotate",
+            "pod",
+            pod["metadata"]["name"],
+            "-n",
+            smollm2.namespace,
+            "--overwrite",
+            f"tests.pagemill.dev/look={number}",
+        )
     written = since(smollm2.cluster, marker)
     assert [entry for entry in written if entry["user"]["username"] == OPERATOR_ACCOUNT] == []
     assert len([entry for entry in written if entry["objectRef"]["resource"] == "pods"]) >= 20
@@ -112,10 +116,9 @@ def test_a_new_operator_restarts_no_model(smollm2: Deployed) -> None:
     cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", NAMESPACE, "--timeout=60s")
     marker = mark(cluster, "restarted")
     # It has looked once it acts on something: another deployment's birth.
-    # fmt: off
-    cluster.kubectl("patch", "llmd", "smollm2", "-n", smollm2.namespace, "--type=merge", "-p",
-                    '{"spec": {"replicas": 2}}')
-    # fmt: on
+    cluster.kubectl(
+        "patch", "llmd", "smollm2", "-n", smollm2.namespace, "--type=merge", "-p", '{"spec": {"replicas": 2}}'
+    )
     eventually("a second pod", lambda: len(smollm2.pods()) == 2 or None)
     assert before["metadata"]["uid"] in [pod["metadata"]["uid"] for pod in smollm2.pods()]
     assert before["status"]["containerStatuses"] == next(

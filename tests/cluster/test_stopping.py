@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from testbed.cluster import Cluster
 from testbed.deployments import deploy
 from testbed.ready import eventually

@@ -150,6 +150,4 @@ def _link_flags(module: Path) -> str:
         return "-s -w"
     stamps = {"gitVersion": f"v{pinned[1]}", "gitMajor": pinned[2], "gitMinor": pinned[3]}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    return "-s -w " + " ".join(
-        f"-X {package}.{name}={value}" for package in packages for name, value in stamps.items()
-    )
+    return "-s -w " + " ".join(f"-X {package}.{name}={value}" for package in packages for name, value in stamps.items())

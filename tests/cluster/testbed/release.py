@@ -25,7 +25,16 @@ def install(cluster: Cluster, images: Images, *values: str) -> None:
     }
     sets = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     extra = [part for value in values for part in ("--set", value)]
-    # fmt: off
-    cluster.helm("install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--wait",
-                 "--timeout", "120s", *sets, *extra)
-    # fmt: on
+    cluster.helm(
+        "install",
+        RELEASE,
+        str(CHART),
+        "--namespace",
+        NAMESPACE,
+        "--create-namespace",
+        "--wait",
+        "--timeout",
+        "120s",
+        *sets,
+        *extra,
+    )

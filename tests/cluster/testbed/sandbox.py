@@ -96,10 +96,21 @@ def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
     prepare = PREPARE.format(private=" ".join(PRIVATE), settings=settings, hold=hold)
     with (run.logs / "sandbox.log").open("wb") as log:
         unshare = subprocess.Popen(
-            # fmt: off
-            [*tied, "unshare", "--fork", "--kill-child=KILL", "--pid", "--mount-proc", "--mount", "--net",
-             "--propagation", "private", "sh", "-c", prepare],
-            # fmt: on
+            [
+                *tied,
+                "unshare",
+                "--fork",
+                "--kill-child=KILL",
+                "--pid",
+                "--mount-proc",
+                "--mount",
+                "--net",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                prepare,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -127,9 +138,9 @@ def _wait_for_hold(unshare: subprocess.Popen[bytes], hold: Path, run: Run) -> in
 
 def _join_network(sandbox: Sandbox) -> None:
     run = sandbox.run
-    # fmt: off
-    subprocess.run(["ip", "link", "add", run.link, "type", "veth", "peer", "name", "eth0", "netns", str(sandbox.pid)],
-                   check=True)
+    subprocess.run(
+        ["ip", "link", "add", run.link, "type", "veth", "peer", "name", "eth0", "netns", str(sandbox.pid)], check=True
+    )
     inside = (
         ["addr", "add", f"{run.node_address}/30", "dev", "eth0"],
         ["link", "set", "eth0", "up"],
@@ -143,6 +154,5 @@ def _join_network(sandbox: Sandbox) -> None:
         ["route", "add", run.pod_range, "via", run.node_address],
         ["route", "add", run.service_range, "via", run.node_address],
     )
-    # fmt: on
     for arguments in outside:
         subprocess.run(["ip", *arguments], check=True)

@@ -34,11 +34,21 @@ def ensure_wheelhouse(repository: Path) -> Path:
         print("  wheels: fetching (3 GB, most of it torch)", flush=True)
         unfinished = folder.with_suffix(".unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
-        # fmt: off
         subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(unfinished), "--no-cache-dir",
-             "--only-binary=:all:", "--python-version", PYTHON, *wanted],
-            # fmt: on
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--dest",
+                str(unfinished),
+                "--no-cache-dir",
+                "--only-binary=:all:",
+                "--python-version",
+                PYTHON,
+                *wanted,
+            ],
             env=os.environ | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
             check=True,
         )
