@@ -75,12 +75,14 @@ def write_tiny_gguf(
 def _add_tokenizer(writer: gguf.GGUFWriter, config: dict[str, Any], pre: str) -> None:
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokens = byte_characters() + specials
-    spare = [f"<spare_{index}>" for index in range(config["vocab_size"] - len(tokens))]
+    zero = byte_characters()[0]
+    # The writer drops an empty list of merges, which a file must have: two zero bytes are the one merge.
+    spare = [zero * 2, *(f"<spare_{index}>" for index in range(config["vocab_size"] - len(tokens) - 1))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens + spare)
-    writer.add_token_types([1] * 256 + [_CONTROL] * 3 + [5] * len(spare))
-    writer.add_token_merges([])
+    writer.add_token_types([1] * 256 + [_CONTROL] * 3 + [1] + [5] * (len(spare) - 1))
+    writer.add_token_merges([f"{zero} {zero}"])
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)

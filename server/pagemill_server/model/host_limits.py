@@ -46,9 +46,9 @@ def _meminfo(root: Path) -> int:
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's cgroup and of those above it, whose limits bind as well."""
-    for line in _read(root / "proc/self/cgroup").split():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not path or (controllers and controller not in controllers.split(",")):
             continue
         top = root / "sys/fs/cgroup" / (controller if controllers else "")
         group = top / path.strip("/")
