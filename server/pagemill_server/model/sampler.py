@@ -56,17 +56,20 @@ def _most_likely(weights: torch.Tensor, params: SamplingParams) -> tuple[torch.T
     """The weights that top_k and top_p leave, descending, and their token ids."""
     size = len(weights)
     kept = min(params.top_k or size, size)
+    if kept < size or params.top_p >= 1:
+        top = weights.topk(kept)
+        needed = params.top_p * top.values.sum()
+    else:
+        needed = params.top_p * weights.sum()
+        count = min(size, _NUCLEUS_GUESS)
+        top = weights.topk(count)
+        while count < size and top.values.sum() < needed:
+            count = min(size, 8 * count)
+            top = weights.topk(count)
     if params.top_p >= 1:
-        top = weights.topk(kept)
         return top.values, top.indices
-    guess = min(kept, _NUCLEUS_GUESS)
-    top = weights.topk(guess)
-    total = top.values.sum() if guess == kept else weights.sum() if kept == size else weights.topk(kept).values.sum()
-    needed = params.top_p * total
-    if guess < kept and top.values.sum() < needed:
-        top = weights.topk(kept)
-    reached = top.values.cumsum(0)
-    last = min(int(torch.searchsorted(reached, needed)), len(reached) - 1)  # the first at which the mass is reached
+    # The first at which the mass is reached is the last that stays.
+    last = min(int(torch.searchsorted(top.values.cumsum(0), needed)), len(top.values) - 1)
     return top.values[: last + 1], top.indices[: last + 1]
 
 
