@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemill_server.text.tokenizer import load_tokenizer
-
 from pagemill.model_files import inspect, resolve
+from pagemill_server.text.tokenizer import load_tokenizer
 
 
 class ModelCodec:

@@ -1,6 +1,6 @@
 """Ask one chat question and print the answer as it streams: what any OpenAI client does, with the base URL changed.
 
-    python examples/chat.py http://127.0.0.1:8000/v1 "What is the capital of France?"
+python examples/chat.py http://127.0.0.1:8000/v1 "What is the capital of France?"
 """
 
 import sys

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from pagemill_operator.cluster.kinds import RULES
 
 from pagemill import __version__
+from pagemill_operator.cluster.kinds import RULES
 
 pytestmark = pytest.mark.cluster  # helm comes with the cluster's programs
 

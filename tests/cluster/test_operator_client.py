@@ -11,14 +11,15 @@ from typing import Any
 import aiohttp
 import pytest
 from kubernetes.aio import client
+from testbed.cluster import Cluster
+from testbed.ready import eventually
+
 from pagemill_operator.cluster import kubernetes as kubernetes_module
 from pagemill_operator.cluster.api import Api, connect
 from pagemill_operator.cluster.cache import ObjectCache
 from pagemill_operator.cluster.interface import ClusterError, Key, ObjectRef
 from pagemill_operator.cluster.kubernetes import KubernetesCluster
 from pagemill_operator.labels import API_VERSION, DEPLOYMENT_LABEL, FIELD_MANAGER, KIND
-from testbed.cluster import Cluster
-from testbed.ready import eventually
 
 pytestmark = pytest.mark.cluster
 NAME = "llm"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 
 import pytest
+
 from pagemill_operator.fit_request import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from pagemill_operator.render import render
 from pagemill_operator.resource import read
 from pagemill_operator.spec import OWNED_FLAGS
 from pagemill_server.cli import make_parser
-
 from tests.operator.golden_cases import CASES, EVERYTHING, SETTINGS
 
 

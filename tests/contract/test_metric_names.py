@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pagemill_server.metrics import Metrics
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagemill import metrics as names
+from pagemill_server.metrics import Metrics
 
 
 def families() -> dict[str, Metric]:

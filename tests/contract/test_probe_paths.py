@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from starlette.testclient import TestClient
+
+from pagemill import endpoints
 from pagemill_server.api.app import make_app
 from pagemill_server.api.auth import OPEN_PATHS
 from pagemill_server.api.service import Service
 from pagemill_server.lifecycle import Capacity, Lifecycle, Phase
-from starlette.testclient import TestClient
-
-from pagemill import endpoints
 
 PATHS = (endpoints.HEALTH_PATH, endpoints.READY_PATH, endpoints.METRICS_PATH, endpoints.VERSION_PATH)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from pagemill_operator.manifest_file import load_manifests
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pagemill_kernels import reference
 from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import (
@@ -12,6 +11,8 @@ from transformers.models.llama.modeling_llama import (
     LlamaRotaryEmbedding,
     apply_rotary_pos_emb,
 )
+
+from pagemill_kernels import reference
 
 
 def randn(*shape: int, seed: int = 0) -> torch.Tensor:

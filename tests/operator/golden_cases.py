@@ -13,7 +13,6 @@ from pagemill_operator.render import render
 from pagemill_operator.render_command import as_yaml
 from pagemill_operator.resource import read
 from pagemill_operator.settings import Settings
-
 from tests.operator.manifests import manifest, stored
 
 FOLDER = Path(__file__).parent / "golden"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pagemill_operator.cluster.interface import Probe
-
 from pagemill.failures import Failure
+from pagemill_operator.cluster.interface import Probe
 
 CAPACITY = {
     "weightsBytes": 538_000_000,

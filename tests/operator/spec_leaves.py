@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pagemill_operator import crd
-
 from tests.operator.golden_cases import EVERYTHING
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
+
 from pagemill_operator import crd
 from pagemill_operator.fields import tag_of
-
 from tests.operator.spec_leaves import leaves
 
 ANNOTATION_LIMIT = 262_144  # bytes: what kubectl apply can keep of an object in an annotation

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import kopf
 import pytest
+
 from pagemill_operator import handlers
 from pagemill_operator.cluster.cache import ObjectCache
 from pagemill_operator.cluster.interface import Key

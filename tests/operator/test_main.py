@@ -6,6 +6,7 @@ import socket
 
 import aiohttp
 import pytest
+
 from pagemill_operator import commands
 from pagemill_operator.liveness import answering
 

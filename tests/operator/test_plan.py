@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from pagemill_operator.cluster.interface import Manifest
 from pagemill_operator.labels import SPEC_HASH_ANNOTATION
 from pagemill_operator.observe import World
 from pagemill_operator.plan import Apply, plan
 from pagemill_operator.render import render
 from pagemill_operator.resource import read
-
 from tests.operator.golden_cases import SETTINGS
 from tests.operator.manifests import stored
 

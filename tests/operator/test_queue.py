@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from pagemill_operator.cluster.interface import Key
 from pagemill_operator.queue import BACKOFF_CAP, EVENT_HOLD, KeyQueue, backoff_seconds
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
+from pagemill.failures import Failure, FailureReason
 from pagemill_operator.cluster.interface import ClusterError, Key
 from pagemill_operator.reconcile import reconcile
 from pagemill_operator.settings import Settings
-
-from pagemill.failures import Failure, FailureReason
 from tests.operator.golden_cases import EVERYTHING, SETTINGS
 from tests.operator.manifests import stored
 from tests.operator.memory_cluster import MemoryCluster

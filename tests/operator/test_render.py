@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+
 from pagemill_operator.render import render
 from pagemill_operator.render_pod import GRACE_MARGIN
 from pagemill_operator.resource import read
-
 from tests.operator.golden_cases import CASES, FOLDER, SETTINGS, rendered
 from tests.operator.manifests import stored
 

@@ -6,11 +6,11 @@ import io
 
 import pytest
 import yaml
+
 from pagemill_operator import commands
 from pagemill_operator.render import render
 from pagemill_operator.resource import read
 from pagemill_operator.settings import CPU_IMAGE_ENV, from_environ
-
 from tests.operator.manifests import manifest
 
 

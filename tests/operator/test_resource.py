@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from pagemill_operator.cluster.interface import Key
 from pagemill_operator.errors import InvalidManifest
 from pagemill_operator.resource import deleting, owner_of, read
-
 from tests.operator.golden_cases import EVERYTHING
 from tests.operator.manifests import REFUSED, Mistake, manifest, stored
 

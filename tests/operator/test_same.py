@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from pagemill_operator.same import reads_as_written
 
 SAME: list[tuple[Any, Any]] = [

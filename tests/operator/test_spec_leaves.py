@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from pagemill_operator import crd
 from pagemill_operator.cluster.interface import Manifest
 from pagemill_operator.fields import tag_of
@@ -12,7 +13,6 @@ from pagemill_operator.render import render
 from pagemill_operator.resource import read
 from pagemill_operator.supported import unsupported
 from pagemill_operator.template_hash import template_hash
-
 from tests.operator.golden_cases import SETTINGS
 from tests.operator.manifests import stored
 from tests.operator.spec_leaves import Leaf, change, leaves

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
+
+from pagemill.failures import Failure, FailureReason
 from pagemill_operator import crd
 from pagemill_operator.cluster.interface import Probe
 from pagemill_operator.conditions import stamp
@@ -18,8 +20,6 @@ from pagemill_operator.resource import read
 from pagemill_operator.settings import Settings
 from pagemill_operator.status import changes, look_again, status
 from pagemill_operator.waiting import Trouble
-
-from pagemill.failures import Failure, FailureReason
 from tests.operator.golden_cases import SETTINGS
 from tests.operator.manifests import stored
 from tests.operator.pod_statuses import (

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pagemill_operator import commands
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"

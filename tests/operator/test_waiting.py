@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from pagemill_operator.waiting import creating_trouble, scheduling_trouble, waiting_trouble
 
 CLAIM = {"metadata": {"name": "chat-models"}, "status": {"phase": "Pending"}}

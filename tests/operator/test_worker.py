@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
+
 from pagemill_operator import worker as worker_module
 from pagemill_operator.cluster.interface import ClusterError, Key
 from pagemill_operator.queue import KeyQueue

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pagemill_server import cli
-from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
 
 from pagemill.failures import FailureReason, PagemillError, parse_termination
+from pagemill_server import cli
+from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
 
 
 def test_the_defaults_are_those_of_the_configs() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from pagemill_server import LLM, SamplingParams
 from pagemill_server.config import CacheConfig
 from pagemill_server.engine.errors import RequestRefused
 from pagemill_server.engine.request import FinishReason
-
 from tests.server.tiny import write_tiny_llama
 
 

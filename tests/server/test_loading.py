@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pagemill_server.config import CacheConfig
-from pagemill_server.lifecycle import Lifecycle, Phase
-from pagemill_server.loading import load
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
+from pagemill_server.config import CacheConfig
+from pagemill_server.lifecycle import Lifecycle, Phase
+from pagemill_server.loading import load
 from tests.server.api.running import settings_for
 from tests.server.tiny import write_tiny_llama
 

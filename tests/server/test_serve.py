@@ -15,14 +15,14 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
+
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_files import ModelFiles, inspect
 from pagemill_server import serve
 from pagemill_server.config import ServerConfig
 from pagemill_server.lifecycle import Lifecycle
 from pagemill_server.loading import LoadedModel
 from pagemill_server.settings import Settings
-
-from pagemill.failures import FailureReason, PagemillError
-from pagemill.model_files import ModelFiles, inspect
 from tests.server.api.running import settings_for, until
 from tests.server.tiny import write_tiny_llama
 

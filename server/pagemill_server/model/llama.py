@@ -7,10 +7,10 @@ T = tokens of the step, H = heads, K = key-value heads, D = head_dim, all in the
 from __future__ import annotations
 
 import torch
-from pagemill_kernels.reference import rms_norm, rotary, swiglu
 from torch.nn import functional
 
 from pagemill.model_config import ModelConfig
+from pagemill_kernels.reference import rms_norm, rotary, swiglu
 from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.interface import StepAttention
 from pagemill_server.model.linear import Linear, make_linear

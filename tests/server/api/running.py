@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 import openai
 import uvloop
+
+from pagemill.model_files import inspect
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine.loop import EngineLoop
@@ -28,8 +30,6 @@ from pagemill_server.loading import LoadedModel, load
 from pagemill_server.metrics import MeteredRunner
 from pagemill_server.serve import http_server
 from pagemill_server.settings import Settings
-
-from pagemill.model_files import inspect
 
 NAME = "tiny/llama"
 

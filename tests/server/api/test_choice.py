@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
 from pagemill_server.api.choice import Choice, Piece, ShownToken
 from pagemill_server.engine.request import FinishReason, RequestOutput, SampledToken
 from pagemill_server.text.detokenizer import TokenBytes
-from tokenizers import Tokenizer
-
 from tests.server.tiny import IM_END
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+
 from pagemill_server.api.logprobs import token_name
 from pagemill_server.config import SchedulerConfig
-
 from tests.server.api.running import Running, serving, settings_for
 from tests.server.real_model import greedy_after, real_model
 

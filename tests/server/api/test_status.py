@@ -12,12 +12,12 @@ from typing import Any
 
 import openai
 import pytest
+
+from pagemill import __version__
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.lifecycle import Phase
 from pagemill_server.text.tokenizer import ModelTokenizer
-
-from pagemill import __version__
 from tests.server.api.running import NAME, Running, serving, until
 from tests.server.api.test_disconnect import send
 from tests.server.api.test_malformed import error_of

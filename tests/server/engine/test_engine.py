@@ -1,10 +1,10 @@
 import pytest
+
+from pagemill.failures import PagemillError
 from pagemill_server.config import EngineLimits, SchedulerConfig
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.errors import EngineDead, RequestTooLarge, UnknownTokenId
 from pagemill_server.engine.request import FinishReason
-
-from pagemill.failures import PagemillError
 from tests.server.engine.scripted import VOCAB, SlotRunner, answer, make_engine, make_request, run_to_end, token_ids
 
 

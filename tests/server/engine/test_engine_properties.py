@@ -3,8 +3,8 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutput
 
+from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutput
 from tests.server.engine.scripted import VOCAB, answer, make_engine, make_request, token_ids
 
 

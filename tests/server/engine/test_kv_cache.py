@@ -1,8 +1,8 @@
 import pytest
+
 from pagemill_server.engine.errors import KVCacheCorrupted
 from pagemill_server.engine.kv_cache import KVCache
 from pagemill_server.engine.sequence import Sequence
-
 from tests.server.engine.scripted import make_request
 
 

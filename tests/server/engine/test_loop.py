@@ -8,11 +8,11 @@ from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 import pytest
+
 from pagemill_server.engine.errors import EngineDead, KVCacheCorrupted, RequestTooLarge
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.engine.ports import EngineClient, OutputStream
 from pagemill_server.engine.request import FinishReason, RequestOutput
-
 from tests.server.engine.scripted import SlotRunner, answer, make_engine, make_request, token_ids
 
 T = TypeVar("T")

@@ -1,8 +1,8 @@
 import pytest
-from pagemill_server.engine import policies
-from pagemill_server.engine.sequence import Sequence, draw_seed
 
 from pagemill.failures import FailureReason, PagemillError
+from pagemill_server.engine import policies
+from pagemill_server.engine.sequence import Sequence, draw_seed
 from tests.server.engine.scripted import make_request
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Reversible
 
 import pytest
+
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.errors import KVCacheCorrupted, SchedulerStuck
 from pagemill_server.engine.kv_cache import KVCache
@@ -10,7 +11,6 @@ from pagemill_server.engine.policies import Fcfs, Policy
 from pagemill_server.engine.schedule import SchedulerOutput
 from pagemill_server.engine.scheduler import Scheduler
 from pagemill_server.engine.sequence import Sequence
-
 from tests.server.engine.scripted import make_request
 
 

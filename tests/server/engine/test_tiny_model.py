@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from pagemill import model_files
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import AddRequest, FinishReason, SampledToken, SamplingParams
 from pagemill_server.model import load
-
-from pagemill import model_files
 from tests.server.engine.scripted import run_to_end
 from tests.server.tiny import write_tiny_llama
 

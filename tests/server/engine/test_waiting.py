@@ -1,7 +1,6 @@
 from pagemill_server.engine.policies import Fcfs
 from pagemill_server.engine.sequence import Sequence
 from pagemill_server.engine.waiting import WaitingQueue
-
 from tests.server.engine.scripted import make_request
 
 

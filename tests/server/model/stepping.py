@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from pagemill.model_files import inspect
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig
 from pagemill_server.engine.request import SamplingParams
 from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
 from pagemill_server.model.load import load_runner
 from pagemill_server.model.runner import Runner
-
-from pagemill.model_files import inspect
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+
 from pagemill_kernels import reference
 from pagemill_server.model.attention import TorchAttention
 from pagemill_server.model.interface import AttentionMetadata

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from pagemill_server.engine.request import SamplingParams
 from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
 from pagemill_server.model.batch import make_batch

@@ -10,11 +10,11 @@ import gguf
 import pytest
 import torch
 from gguf.quants import dequantize, quantize
-from pagemill_server.model.checkpoint import Checkpoint
 from safetensors.torch import load_file, save_file
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
+from pagemill_server.model.checkpoint import Checkpoint
 from tests.server.model.stepping import load
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_gguf import write_tiny_gguf

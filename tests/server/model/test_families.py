@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from pagemill_server.model.checkpoint import Checkpoint
-from pagemill_server.model.families import FAMILIES, make_model
-from pagemill_server.model.rope import make_table
 
 from pagemill.config_reading import GGUF_ARCHITECTURES, ROPE_KINDS, SUPPORTED_ARCHITECTURES
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_config import RopeScaling
 from pagemill.model_files import inspect
+from pagemill_server.model.checkpoint import Checkpoint
+from pagemill_server.model.families import FAMILIES, make_model
+from pagemill_server.model.rope import make_table
 from tests.server.tiny import write_tiny_llama
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from pagemill_server.model.host_limits import available_memory, cpu_quota
 
 GIB = 1 << 30

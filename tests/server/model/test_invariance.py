@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from pagemill_server.engine.request import SamplingParams
 
+from pagemill_server.engine.request import SamplingParams
 from tests.server.model.stepping import Stepper, load, step_of
 from tests.server.tiny import write_tiny_llama
 

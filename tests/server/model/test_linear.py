@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from pagemill_server.model.linear import PackedLinear, PlainLinear, can_pack, make_linear
 from torch.nn import functional
+
+from pagemill_server.model.linear import PackedLinear, PlainLinear, can_pack, make_linear
 
 
 @pytest.fixture(params=[1, 2])

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
-from pagemill_server.model import load as load_module
-from pagemill_server.model.load import load_runner
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import MemoryFit
 from pagemill.model_files import inspect
+from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
+from pagemill_server.model import load as load_module
+from pagemill_server.model.load import load_runner
 from tests.server.tiny import write_tiny_llama
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head_dim, float32

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from pagemill_server.model.rope import make_table
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_config import ModelConfig, RopeScaling
 from pagemill.model_files import inspect
+from pagemill_server.model.rope import make_table
 from tests.server.tiny import tiny_config, write_tiny_llama
 
 CPU = torch.device("cpu")

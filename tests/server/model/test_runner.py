@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from pagemill_server.engine.ports import ModelRunner
-from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from safetensors.torch import load_file, save_file
 
+from pagemill_server.engine.ports import ModelRunner
+from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from tests.server.model.stepping import GREEDY, load, step_of
 from tests.server.tiny import write_tiny_llama
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from pagemill_server.engine.request import SampledToken, SamplingParams
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence
 from pagemill_server.model.sampler import sample

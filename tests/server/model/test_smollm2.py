@@ -9,13 +9,13 @@ import os
 
 import pytest
 import torch
-from pagemill_server.text.template import ChatTemplate
-from pagemill_server.text.tokenizer import load_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from pagemill.failures import PagemillError
 from pagemill.model_files import ModelFiles, inspect, resolve
+from pagemill_server.text.template import ChatTemplate
+from pagemill_server.text.tokenizer import load_tokenizer
 from tests.server.model.stepping import Stepper, load
 
 pytestmark = pytest.mark.model

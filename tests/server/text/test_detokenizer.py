@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagemill_server.text.detokenizer import Detokenizer, TokenBytes
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
 from pagemill.failures import FailureReason, PagemillError
+from pagemill_server.text.detokenizer import Detokenizer, TokenBytes
 from tests.server.tiny import IM_END, byte_characters, write_tiny_llama
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 import regex
-from pagemill_server.text.gguf_tokenizer import from_metadata
-from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect, resolve
+from pagemill_server.text.gguf_tokenizer import from_metadata
+from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
 from tests.server.tiny import IM_END, IM_START, byte_characters
 from tests.server.tiny_gguf import write_tiny_gguf
 

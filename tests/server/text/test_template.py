@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from pagemill_server.text.template import ChatTemplate, TemplateRefused
 
 from pagemill.failures import FailureReason, PagemillError
+from pagemill_server.text.template import ChatTemplate, TemplateRefused
 from tests.server.tiny import CHAT_TEMPLATE
 
 MESSAGES = [{"role": "user", "content": "<hi> & 'you'"}]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
 from tokenizers import Tokenizer, processors
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
+from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
 from tests.server.tiny import CHAT_TEMPLATE, END_OF_TEXT, IM_END, IM_START, write_tiny_llama
 
 

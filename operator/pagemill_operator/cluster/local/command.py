@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS
-
 from pagemill.endpoints import MODELS_ENV, TERMINATION_LOG_ENV
+from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS
 
 
 class UnknownSecret(Exception):

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
-from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS
 from yarl import URL
+
+from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS
 
 RETRY_AFTER_SECONDS = 2
 _HOP_BY_HOP = frozenset(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
+
 from pagemill_operator.cluster.http_probe import NO_ANSWER
 from pagemill_operator.cluster.interface import Manifest, Probe
 from pagemill_operator.cluster.local import pod_status

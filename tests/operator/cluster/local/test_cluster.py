@@ -9,11 +9,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+
+from pagemill.failures import FailureReason, parse_termination
 from pagemill_operator.cluster.interface import ObjectRef
 from pagemill_operator.cluster.local import pod as pod_module
 from pagemill_operator.cluster.local.pod_status import conditions_of, is_ready
-
-from pagemill.failures import FailureReason, parse_termination
 from tests.operator.cluster.local import manifests
 from tests.operator.cluster.local.conftest import KEY, Machine
 

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from pagemill_operator.cluster.local.command import UnknownSecret, local_command, local_environment
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pagemill_operator.cluster.local.devices import Devices, NotAvailable, visible_devices
 
 

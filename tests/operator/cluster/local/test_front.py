@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 from aiohttp import web
-from pagemill_operator.cluster.local.front import Front
 from yarl import URL
 
+from pagemill_operator.cluster.local.front import Front
 from tests.operator.cluster.local.conftest import free_port
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 
 import pytest
+
 from pagemill_operator.cluster.interface import Probe
 from pagemill_operator.cluster.local.probes import Probes, ProbeSpec, Reports, read_probes, watch
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from pagemill_operator.cluster.local.process import ContainerProcess
 
 FOREVER = "import time\nwhile True: time.sleep(1)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+
 from pagemill_operator.cluster.local.rollout import Revision, Strategy, next_counts, read_strategy
 
 REPLACE = Strategy(recreate=False, max_surge=0, max_unavailable=1)

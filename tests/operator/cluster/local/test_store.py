@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pagemill_operator.cluster.local.store import Change, ObjectStore, deployment_of
-
 from tests.operator.cluster.local import manifests
 
 
