@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -93,7 +94,8 @@ class Up:
         self._cluster.store.listen(self._show)
         loop = asyncio.get_running_loop()
         for number in _INTERRUPTED:
-            loop.add_signal_handler(number, self._interrupt)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup pagemill up` outlives its terminal
+                loop.add_signal_handler(number, self._interrupt)
         async with self._cluster:
             await self._put(wanted)
             acting = [
@@ -194,9 +196,15 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
 
 
 def _say(line: str) -> None:
+    """A log that can't be written must not end what serves: what it would have said is lost."""
     try:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads any more (`pagemill up … | head`): end as for a signal, and write to nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        os.kill(os.getpid(), signal.SIGTERM)
+    except OSError as error:
+        if error.errno in (
+            errno.EPIPE,
+            errno.EIO,
+        ):  # the pipe's reader or the terminal is gone for good: write to nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # `pagemill up … | head`: end as for a signal; a terminal sends its own, SIGHUP
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -198,6 +198,58 @@ def test_a_missing_model_is_in_the_status_and_the_front_says_when_to_come_back(f
         up.kill()
 
 
+@pytest.mark.parametrize("nohup", [False, True], ids=["plain", "nohup"])
+def test_a_closed_terminal_drains_and_under_nohup_it_serves_on(file: Path, tmp_path: Path, nohup: bool) -> None:
+    """Once the terminal is closed every write to it fails: nothing of that may cut what is served."""
+    absent = str(tmp_path / "no-model")
+    file.write_text(manifest("llm", model=absent))
+    port = free_ports(2)
+    command = [sys.executable, "-m", "pagemill", "up", "-f", str(file), "--port", str(port)]
+    if nohup:
+        command = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command]
+    up = subprocess.Popen([sys.executable, "-c", ON_A_TERMINAL, *command], stdout=subprocess.PIPE)
+    assert up.stdout is not None
+    with up, up.stdout:
+        try:
+            pid = int(up.stdout.readline())
+            if nohup:
+                file.write_text(manifest("llm", model=absent) + "---\n" + manifest("second", model=absent))
+                until_it_answers(port + 1)  # the edit is taken over, with lines that nobody can read
+                os.kill(pid, signal.SIGTERM)
+            assert up.wait(PATIENCE) == 0
+            assert not servers_of(pid)
+        finally:
+            up.kill()
+
+
+# Runs a command on a terminal of its own, closes that once the command says that the model is missing, ends with its exit code.
+ON_A_TERMINAL = """
+import os, pty, sys
+pid, terminal = pty.fork()
+if not pid:
+    os.execvp(sys.argv[1], sys.argv[1:])
+seen = b""
+while b"Degraded True ModelNotFound" not in seen:
+    seen += os.read(terminal, 4096)
+os.close(terminal)
+print(pid, flush=True)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def until_it_answers(port: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+        except urllib.error.HTTPError as answer:
+            answer.close()
+            return
+        except OSError:
+            assert time.monotonic() < deadline, f"nobody answers on {port}"
+            time.sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Command, Path]]:
     """One deployment of the real model, Ready; the tests below go on from each other's state, in order."""
