@@ -6,7 +6,7 @@ The one door for `up`, `render` and `plan`: every problem of the whole file is f
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,23 @@ def _text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
+def _marked(kind: str) -> Callable[[_Loader, yaml.ScalarNode], Any]:
+    """The standard constructor of a scalar, whose plain ValueError and KeyError (`!!int x`, `!!bool x`) get the place."""
+    construct = yaml.SafeLoader.yaml_constructors[kind]
+
+    def scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+        try:
+            return construct(loader, node)
+        except (ValueError, KeyError):
+            problem = f"{node.value[:60]!r} can't be read as {kind.rpartition(':')[2]}"
+            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from None
+
+    return scalar
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)
+for _kind in ("int", "float", "bool"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _marked(f"tag:yaml.org,2002:{_kind}"))
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _text)
 
 
@@ -71,6 +87,8 @@ def _documents(path: str) -> list[dict[str, Any]]:
         raise InvalidManifest((f"{path}: {(error.strerror or str(error)).lower()}",)) from error
     except UnicodeDecodeError as error:
         raise InvalidManifest((f"{_shown(path)}: is not text in UTF-8",)) from error
+    except RecursionError as error:
+        raise InvalidManifest((f"{_shown(path)}: is nested too deeply",)) from error
     except yaml.YAMLError as error:
         raise InvalidManifest((f"{_shown(path)}: is not YAML: {_yaml_problem(error)}",)) from error
 

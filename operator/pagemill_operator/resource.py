@@ -43,9 +43,9 @@ class Resource:
 def owner_of(manifest: Manifest) -> Owner:
     """The identity of a manifest, which even an invalid one has."""
     metadata = manifest["metadata"]
-    key = Key(metadata.get("namespace", ""), metadata["name"])
+    key = Key(metadata.get("namespace") or "", metadata["name"])
     labels = {name: value for name, value in (metadata.get("labels") or {}).items() if name in COPIED_LABELS}
-    return Owner(key, metadata.get("uid", ""), int(metadata.get("generation", 1)), labels)
+    return Owner(key, str(metadata.get("uid") or ""), int(metadata.get("generation") or 1), labels)
 
 
 def deleting(manifest: Manifest) -> bool:
@@ -77,10 +77,28 @@ def _shape_problems(manifest: Manifest) -> Iterator[str]:
         yield f"metadata.name: has {len(name)} characters, at most {NAME_LIMIT} are allowed"
     elif not _is_dns_label(name):
         yield f"metadata.name: {name!r} must be lower-case letters, digits and '-', beginning with a letter"
-    for unknown in sorted(set(manifest) - {"apiVersion", "kind", "metadata", "spec", "status"}):
+    if isinstance(metadata, Mapping):
+        yield from _metadata_problems(metadata)
+    for unknown in sorted(str(key) for key in set(manifest) - {"apiVersion", "kind", "metadata", "spec", "status"}):
         yield f"{unknown}: unknown field"
     if not isinstance(manifest.get("spec"), Mapping):
         yield "spec: is missing"
+
+
+def _metadata_problems(metadata: Mapping[Any, Any]) -> Iterator[str]:
+    """Of what is read here beside the name. null is as good as absent."""
+    namespace = metadata.get("namespace")
+    if namespace is not None and not (isinstance(namespace, str) and namespace):
+        yield f"metadata.namespace: must be a name, not {_shown(namespace)}"
+    for name in ("labels", "annotations"):
+        found = metadata.get(name)
+        if found is not None and not (
+            isinstance(found, Mapping) and all(isinstance(text, str) for pair in found.items() for text in pair)
+        ):
+            yield f"metadata.{name}: must be a mapping of strings to strings (put values in quotes)"
+    generation = metadata.get("generation")
+    if generation is not None and type(generation) is not int:
+        yield f"metadata.generation: must be an integer, not {_shown(generation)}"
 
 
 def _is_dns_label(name: str) -> bool:

@@ -15,6 +15,7 @@ from pagemill_operator.manifest_file import load_manifests
 from pagemill_operator.resource import read
 
 DEFAULT_NAMESPACE = "default"
+MOST_REPLICAS = 64  # each is a process that holds the whole model
 
 
 def load(path: str) -> dict[Key, Manifest]:
@@ -31,7 +32,10 @@ def key_of(manifest: Manifest) -> Key:
 
 
 def _in_namespace(manifest: Manifest) -> dict[str, Any]:
-    metadata = {"namespace": DEFAULT_NAMESPACE, **manifest["metadata"]}
+    """What a cluster says of itself (status, uid, generation, a deletion) is left out: here it is written anew."""
+    given = manifest["metadata"]
+    metadata = {name: given[name] for name in ("name", "labels", "annotations") if given.get(name) is not None}
+    metadata["namespace"] = given.get("namespace") or DEFAULT_NAMESPACE
     return {**{name: value for name, value in manifest.items() if name != "status"}, "metadata": metadata}
 
 
@@ -40,6 +44,8 @@ def _needs_a_cluster(path: str, manifest: Manifest) -> Iterator[str]:
     where = f"{path}: {name}: spec"
     if model_ref.parse(spec.model).kind in ("pvc", "oci"):
         yield f"{where}.model: {spec.model} can only be mounted by a cluster: on one machine use org/name or file:///path"
+    if (spec.replicas or 0) > MOST_REPLICAS:
+        yield f"{where}.replicas: {spec.replicas} are too many for one machine: at most {MOST_REPLICAS}"
     for field, used in (("volumes", spec.pod.volumes), ("volumeMounts", spec.pod.volume_mounts)):
         if used:
             yield f"{where}.pod.{field}: can only be mounted by a cluster: on one machine remove it"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+
 from pagemill_operator import commands
 from pagemill_operator.errors import InvalidManifest
 from pagemill_operator.manifest_file import load_manifest, load_manifests
-
 from tests.operator.manifests import REFUSED, Mistake, manifest
 
 GOOD = yaml.safe_dump(manifest())
@@ -48,6 +48,14 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("just text", "it.yaml: must be a mapping"),
         ("- 1", "it.yaml: must be a mapping"),
         ("!!python/object:os.system {}", "it.yaml: is not YAML: line 1"),
+        ("a: !!int x", "it.yaml: is not YAML: line 1: 'x' can't be read as int"),
+        ("a:\n- !!float x", "it.yaml: is not YAML: line 2: 'x' can't be read as float"),
+        ("a: !!bool x", "it.yaml: is not YAML: line 1: 'x' can't be read as bool"),
+        ("a: " + "1" * 5000, "it.yaml: is not YAML: line 1: '1111"),
+        ("[" * 5000, "it.yaml: is nested too deeply"),
+        ("{a: " * 3000 + "1" + "}" * 3000, "it.yaml: is nested too deeply"),
+        ("a: &a [*a]", "it.yaml: is not YAML: line 1"),
+        (f"{GOOD}1: 2\nnull: 3\n", "it.yaml: 1: unknown field"),
         (f"{GOOD}---\n{GOOD}", "it.yaml: metadata.name: 'chat' is there twice"),
         (f"{GOOD}---\nkind: Secret", "it.yaml document 2: apiVersion and kind"),
         (
@@ -59,6 +67,26 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, says: str) -> None:
     assert problems(tmp_path, text)[0].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"namespace": 3}, "metadata.namespace: must be a name, not 3"),
+        ({"namespace": ["team"]}, "metadata.namespace: must be a name"),
+        ({"labels": 3}, "metadata.labels: must be a mapping of strings to strings"),
+        ({"labels": {"a": True}}, "metadata.labels: must be a mapping of strings to strings"),
+        ({"annotations": ["a"]}, "metadata.annotations: must be a mapping of strings to strings"),
+        ({"generation": "newest"}, 'metadata.generation: must be an integer, not "newest"'),
+    ],
+)
+def test_metadata_that_only_an_api_server_would_have_checked(
+    tmp_path: Path, metadata: dict[str, Any], says: str
+) -> None:
+    wrong = manifest()
+    wrong["metadata"] |= metadata
+    (problem,) = problems(tmp_path, yaml.safe_dump(wrong))
+    assert problem.startswith(f"it.yaml: {says}")
 
 
 def test_a_file_that_is_not_there_or_is_no_text(tmp_path: Path) -> None:

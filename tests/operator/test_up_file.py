@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from pagemill_operator.cluster.interface import Key
 from pagemill_operator.errors import InvalidManifest
 from pagemill_operator.up_file import load
@@ -33,6 +34,7 @@ def test_several_deployments_in_the_files_order(tmp_path: Path) -> None:
         ("spec: {model: 'pvc://claim/path'}", "spec.model: pvc://claim/path can only be mounted by a cluster"),
         ("spec: {model: 'oci://registry/image'}", "spec.model: oci://registry/image can only be mounted by a cluster"),
         ("spec: {model: org/name, pod: {volumes: [{name: v, emptyDir: {}}]}}", "spec.pod.volumes: can only be mounted"),
+        ("spec: {model: org/name, replicas: 65}", "spec.replicas: 65 are too many for one machine: at most 64"),
         ("spec: {model: org/name, replicas: two}", "spec.replicas: must be an integer"),
     ],
 )
@@ -43,3 +45,14 @@ def test_what_needs_a_cluster_is_refused_in_a_line(tmp_path: Path, body: str, pr
     (line,) = caught.value.problems
     assert line.startswith(path)
     assert problem in line
+
+
+def test_what_a_cluster_has_written_is_left_behind(tmp_path: Path) -> None:
+    """`kubectl get -o yaml` of one that is being deleted would else be taken for deleted here too."""
+    ours = "name: llm, namespace: null, labels: {team: a}"
+    its = "uid: u, generation: 7, resourceVersion: '3', deletionTimestamp: '2026-01-01T00:00:00Z', finalizers: [x]"
+    body = f"metadata: {{{ours}, {its}}}\nspec: {{model: org/name}}\nstatus: {{replicas: 1}}\n"
+    ((key, manifest),) = load(write(tmp_path / "file.yaml", body)).items()
+    assert key == Key("default", "llm")
+    assert manifest["metadata"] == {"name": "llm", "namespace": "default", "labels": {"team": "a"}}
+    assert "status" not in manifest
