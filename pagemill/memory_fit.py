@@ -20,6 +20,7 @@ from pagemill.sizes import format_size
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
 _GIB = 1024**3
+_MOST_BYTES = 1 << 50  # a GPU of a PiB
 _LENGTH_STEP = 64  # suggested lengths are rounded down to this many tokens
 WARN_UTILIZATION = 0.95
 
@@ -125,11 +126,14 @@ def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longe
             share = _nearest(total / request.memory_bytes, lambda share: int(request.memory_bytes * share) >= total)
             suggestion["gpuMemoryUtilization"] = share
             ways.append(f"set gpuMemoryUtilization to {share}")
-        gib = _nearest(
-            total / request.utilization / _GIB, lambda gib: int(int(gib * _GIB) * request.utilization) >= total
-        )
-        suggestion["gpu.memoryGiB"] = gib
-        ways.append(f"use a GPU of {gib} GiB or more")
+        if total / request.utilization <= _MOST_BYTES:  # a share of next to nothing is no reason to look for such a GPU
+            gib = _nearest(
+                total / request.utilization / _GIB, lambda gib: int(int(gib * _GIB) * request.utilization) >= total
+            )
+            suggestion["gpu.memoryGiB"] = gib
+            ways.append(f"use a GPU of {gib} GiB or more")
+        elif not ways:
+            ways.append("raise gpuMemoryUtilization, and use a larger GPU")
         left = max(0, int(request.memory_bytes * request.utilization) - fixed)
         has = f"{format_size(left)} of {format_size(request.memory_bytes)} is left for the KV cache"
     what = f"one sequence of {wanted} tokens" if wanted else "a single block"

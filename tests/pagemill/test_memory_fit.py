@@ -174,6 +174,15 @@ def test_every_suggestion_fits_when_it_is_applied(request: FitRequest) -> None:
         assert result.failure is None, (field, value, result.failure)
 
 
+@pytest.mark.parametrize("utilization", [1e-12, 1e-300, 5e-324])
+@pytest.mark.parametrize("memory", [0, 24 * GIB])
+def test_a_share_of_next_to_nothing_is_refused_at_once(utilization: float, memory: int) -> None:
+    failure = fit(FitRequest(LLAMA_7B, 2, memory, utilization)).failure
+    assert failure is not None
+    assert "gpu.memoryGiB" not in failure.suggestion  # there is no such GPU
+    assert "gpuMemoryUtilization" in failure.message
+
+
 @given(REQUESTS)
 def test_the_longest_that_fits_fits_and_a_block_more_does_not(request: FitRequest) -> None:
     longest = fit(request).max_model_len_that_fits
