@@ -27,6 +27,10 @@ OWNED_FLAGS = frozenset(
         *("--api-key", "--lame-duck-seconds", "--shutdown-timeout", "--startup-timeout"),
     )
 )
+# Far beyond any machine, and far below where a product with it leaves the numbers that Kubernetes or a float can hold.
+MOST_GIB = 1 << 20
+MOST_TOKENS = (1 << 31) - 1
+MOST_REPLICAS = 100_000
 POLICY_PATTERN = r"^(fcfs|priority|fair|deadline|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$"
 
 
@@ -43,6 +47,7 @@ class Gpu(Group):
     memory_gib: float | None = operator(
         "Memory of one GPU in GiB, for the memory check of `pagemill plan`; the server measures its own.",
         gt=0,
+        le=MOST_GIB,
         alias="memoryGiB",
     )
 
@@ -52,16 +57,19 @@ class Engine(Group):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = restart("Type of weights and KV cache.", "auto")
     block_size: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256] | None = restart("Tokens in one block of the KV cache.")
-    max_num_seqs: int | None = restart("Sequences that one step may hold.", ge=1)
-    max_num_batched_tokens: int | None = restart("Tokens that one step may hold, prompts and outputs together.", ge=1)
+    max_num_seqs: int | None = restart("Sequences that one step may hold.", ge=1, le=MOST_TOKENS)
+    max_num_batched_tokens: int | None = restart(
+        "Tokens that one step may hold, prompts and outputs together.", ge=1, le=MOST_TOKENS
+    )
     prefix_caching: bool | None = restart("Share the blocks of equal prompt beginnings.")
     kv_cache_gib: float | None = restart(
         "Size of the KV cache in GiB, for accelerator: cpu (a GPU's follows from gpuMemoryUtilization).",
         gt=0,
+        le=MOST_GIB,
         alias="kvCacheGiB",
     )
     host_cache_gib: float | None = restart(
-        "Size of the cache's second tier in host memory, in GiB.", gt=0, alias="hostCacheGiB"
+        "Size of the cache's second tier in host memory, in GiB.", gt=0, le=MOST_GIB, alias="hostCacheGiB"
     )
     quantization: str | None = restart("How weights are quantized at the load.", min_length=1, max_length=63)
     seed: int | None = restart("Seed of requests that bring none.", ge=0, le=2**53)
@@ -77,6 +85,8 @@ class Engine(Group):
         for word in words:
             if (flag := word.partition("=")[0]) in OWNED_FLAGS:
                 raise ValueError(f"{flag} follows from the spec's other fields: set those")
+            if "\0" in word:
+                raise ValueError("must be without NUL characters: no process can be given one")
         return words
 
 
@@ -196,6 +206,7 @@ class LLMDeploymentSpec(Group):
     max_model_len: int | None = restart(
         "Tokens of one sequence, prompt and output together; left out, the most that the model allows and the memory holds.",
         ge=1,
+        le=MOST_TOKENS,
     )
     scheduling_policy: str = hot(
         'What orders the waiting queue: fcfs, priority, fair, deadline or "package.module:Class".',
@@ -206,6 +217,7 @@ class LLMDeploymentSpec(Group):
     replicas: int | None = operator(
         "Pods that serve; not beside autoscaling by the operator. Left out: one. The field of whoever scales through /scale.",
         ge=0,
+        le=MOST_REPLICAS,
     )
     task: Literal["generate", "embed"] = restart("What the model is served for.", "generate")
     served_model_names: tuple[Text, ...] = restart(

@@ -42,6 +42,8 @@ def _keyed(*keys: str) -> AfterValidator:
                 raise ValueError(f"{key} is missing")
         if not isinstance(entry.get("value", ""), str):
             raise ValueError("value must be a string (put it in quotes)")
+        if "\0" in entry.get("value", "") or "\0" in entry["name"]:
+            raise ValueError("must be without NUL characters: no process can be given one")
         return entry
 
     return AfterValidator(check)

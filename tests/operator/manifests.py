@@ -54,6 +54,15 @@ REFUSED: dict[str, Mistake] = {
     "text for a list": Mistake({"servedModelNames": "chat"}, 'spec.servedModelNames: must be a list, not "chat"'),
     "text for a group": Mistake({"engine": "fast"}, 'spec.engine: must be a mapping, not "fast"'),
     "negative replicas": Mistake({"replicas": -1}, "spec.replicas: must be greater than or equal to 0, not -1"),
+    "replicas beyond counting": Mistake({"replicas": 10**20}, "spec.replicas: must be less than or equal to 100000"),
+    "length beyond counting": Mistake({"maxModelLen": 2**31}, "spec.maxModelLen: must be less than or equal to"),
+    "cache beyond any machine": Mistake(
+        {"engine": {"kvCacheGiB": 1e308}}, "spec.engine.kvCacheGiB: must be less than or equal to 1048576"
+    ),
+    "NUL in a flag": Mistake({"engine": {"extraArgs": ["a\0b"]}}, "spec.engine.extraArgs: must be without NUL"),
+    "NUL in a variable": Mistake(
+        {"pod": {"env": [{"name": "A", "value": "a\0b"}]}}, "spec.pod.env[0]: must be without NUL"
+    ),
     "utilization of zero": Mistake(
         {"gpuMemoryUtilization": 0}, "spec.gpuMemoryUtilization: must be greater than 0, not 0"
     ),

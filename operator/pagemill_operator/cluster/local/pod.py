@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from pagemill.failures import TERMINATION_LIMIT
 from pagemill_operator.cluster import http_probe
 from pagemill_operator.cluster.interface import Manifest, Probe
 from pagemill_operator.cluster.local import probes
@@ -21,8 +23,6 @@ from pagemill_operator.cluster.local.command import UnknownSecret, local_command
 from pagemill_operator.cluster.local.pod_status import CREATING, LOCAL_ADDRESS, ContainerView
 from pagemill_operator.cluster.local.process import ContainerProcess, Emit
 from pagemill_operator.cluster.local.store import now
-
-from pagemill.failures import TERMINATION_LIMIT
 
 BACKOFF_START = 1.0  # seconds; Kubernetes starts at 10, for whom a restart may cost an image pull
 BACKOFF_CAP = 30.0  # seconds; Kubernetes: 300
@@ -105,7 +105,10 @@ class PodRun:
         try:
             command = local_command(self._container, self._site.port)
             self._process = await ContainerProcess.start(command, environ, self._site.emit)
-        except OSError as error:
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # no such program; a NUL or a variable's name that no process can be given
             self._show_ended(128, "StartError", str(error), started_at)
             self._crashes += 1
             return

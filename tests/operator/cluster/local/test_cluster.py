@@ -230,6 +230,15 @@ async def test_a_program_that_is_not_there_is_a_start_error(machine: Machine) ->
     assert "no-such-program" in ended["message"]
 
 
+@pytest.mark.parametrize("env", [{"name": "A", "value": "a\0b"}, {"name": "A=B", "value": "c"}])
+async def test_what_no_process_can_be_given_is_a_start_error(machine: Machine, env: dict[str, str]) -> None:
+    """The types refuse a NUL at the door; what comes past them must not make pod after pod without a pause."""
+    await machine.cluster.apply(manifests.deployment(owner_uid=machine.uid, env=[env]))
+    await machine.until(lambda: any(entry["lastState"] for entry in machine.containers()))
+    (container,) = machine.containers()
+    assert container["lastState"]["terminated"]["reason"] == "StartError"
+
+
 async def test_drain_finishes_what_streams_and_leaves_nothing(machine: Machine) -> None:
     await machine.deploy()
     await machine.until_rolled_out(1)
