@@ -52,6 +52,9 @@ def pod_spec(resource: Resource, image: Image) -> dict[str, Any]:
         "serviceAccountName": account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # A pod's first process gets no signal before it has a handler: a pod deleted while it starts would live, and hold its
+        # GPU, until its grace period is over. With this the sandbox's process is the first, and a server ends at once.
+        "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": grace_seconds(spec),
         "securityContext": {
             "runAsNonRoot": True,
