@@ -5,6 +5,7 @@ ApiError
 ├── Unauthorized        401  no key or a wrong one
 ├── NotFound            404  model or route
 ├── MethodNotAllowed    405
+├── RequestTimeout      408  the client stopped sending in the middle of its body
 ├── BodyTooLarge        413
 ├── EngineFailed        500  the engine could not finish a request; never the client's doing
 └── Unavailable         503  loading, draining or stopping; comes with Retry-After
@@ -58,6 +59,11 @@ class NotFound(ApiError):
 
 class MethodNotAllowed(ApiError):
     status = 405
+    type = "invalid_request_error"
+
+
+class RequestTimeout(ApiError):
+    status = 408
     type = "invalid_request_error"
 
 

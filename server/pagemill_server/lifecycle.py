@@ -45,7 +45,6 @@ class Lifecycle:
         self.bytes_total = weights_bytes
         self.capacity: Capacity | None = None
         self.refusing = False  # draining, and the lame duck's time is over: new requests get a 503
-        self.ending = False  # what runs is being aborted
         self.last_progress = clock()
 
     @property

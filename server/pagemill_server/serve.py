@@ -166,7 +166,7 @@ class Life:
             await asyncio.wait_for(self._hurry.wait(), server.lame_duck_seconds)
         lifecycle.refusing = True
         await self._until_idle(server.shutdown_timeout)
-        lifecycle.ending = True
+        self.service.ending.set()
         if self.service.in_flight:
             logger.warning("ending what still runs: in_flight=%d", self.service.in_flight)
         self._hurry.clear()

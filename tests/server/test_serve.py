@@ -134,6 +134,23 @@ def test_what_outlasts_the_timeout_ends_with_an_error(
         assert it.error is None
 
 
+def test_a_body_that_never_comes_whole_ends_with_the_server(
+    files: ModelFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    with living(files, shutdown_timeout=0.2) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        with socket.create_connection(("127.0.0.1", int(it.url.rpartition(":")[2]))) as raw:
+            raw.settimeout(30)
+            raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+            until(lambda: it.life.service.in_flight == 1)
+            it.signal()
+            received = b"".join(iter(lambda: raw.recv(65536), b""))
+        assert received.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "shutting_down"
+        it.end()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 def test_an_engine_that_dies_ends_the_server(files: ModelFiles) -> None:
     with living(files) as (it, client):
         until(lambda: client.get("/ready").status_code == 200)

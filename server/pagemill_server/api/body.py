@@ -1,4 +1,4 @@
-"""Reading a request's body: a limit while it arrives, strict JSON, and the news that the client has gone.
+"""Reading a request's body: limits of size and of patience while it arrives, strict JSON, and the news that the client has gone.
 
 At the ASGI level, because only there is every disconnect seen, streaming or not. Used by `api/inference`.
 """
@@ -7,35 +7,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
-from pagemill_server.errors import BadRequest, BodyTooLarge
+from pagemill_server.errors import BadRequest, BodyTooLarge, RequestTimeout, Unavailable
 
 T = TypeVar("T")
+
+_CLOSE = {"connection": "close"}  # the rest of the body is never read, so the connection can't be used again
 
 
 class ClientGone(Exception):
     """The client hung up: nobody is left to answer."""
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """All of the body. Raises BodyTooLarge as soon as it is known to exceed `limit` bytes, ClientGone."""
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """What a body may take. Made by `service`."""
+
+    size: int  # bytes
+    stall: float  # seconds without any of it arriving: a client that stalls would hold up a drain
+    ending: asyncio.Event  # set when the server ends what still runs
+
+
+async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
+    """All of the body. Raises BodyTooLarge as soon as it is known to be, RequestTimeout, Unavailable, ClientGone."""
     for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value[:20]) > limit:
-            raise _too_large(limit)
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > limits.size:
+            raise _too_large(limits.size)
     body = bytearray()
     while True:
-        message = await receive()
+        message = await _next_part(receive, limits)
         if message["type"] == "http.disconnect":
             raise ClientGone
         body += message.get("body", b"")
-        if len(body) > limit:
-            raise _too_large(limit)
+        if len(body) > limits.size:
+            raise _too_large(limits.size)
         if not message.get("more_body", False):
             return bytes(body)
+
+
+async def _next_part(receive: Receive, limits: BodyLimits) -> Message:
+    arrival, end = asyncio.ensure_future(receive()), asyncio.ensure_future(limits.ending.wait())
+    try:
+        await asyncio.wait({arrival, end}, timeout=limits.stall, return_when=asyncio.FIRST_COMPLETED)
+        if arrival.done():
+            return arrival.result()
+    finally:
+        arrival.cancel()
+        end.cancel()
+        await asyncio.gather(arrival, end, return_exceptions=True)
+    if limits.ending.is_set():
+        raise Unavailable("The server is shutting down.", code="shutting_down", headers=_CLOSE)
+    raise RequestTimeout(
+        f"Nothing of the body arrived for {limits.stall:g} seconds.", code="body_timeout", headers=_CLOSE
+    )
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -74,7 +103,4 @@ async def _disconnected(receive: Receive) -> None:
 
 
 def _too_large(limit: int) -> BodyTooLarge:
-    # The rest of the body is never read, so the connection can't be used again.
-    return BodyTooLarge(
-        f"The body is larger than {limit} bytes.", code="body_too_large", headers={"connection": "close"}
-    )
+    return BodyTooLarge(f"The body is larger than {limit} bytes.", code="body_too_large", headers=_CLOSE)

@@ -56,7 +56,7 @@ class Inference(ABC):
         loaded = self.service.admit()
         with self.service.counting():
             try:
-                body = await read_body(scope, receive, self.service.max_body_bytes)
+                body = await read_body(scope, receive, self.service.body_limits)
                 await unless_gone(receive, self._answer(loaded, body, arrival, scope, receive, send))
             except ClientGone:
                 scope[LOG_FIELDS] = scope.get(LOG_FIELDS, {}) | {"outcome": "client_gone"}

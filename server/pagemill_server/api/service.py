@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from pagemill_server.api.body import BodyLimits
 from pagemill_server.config import EngineLimits
 from pagemill_server.engine.ports import EngineClient
 from pagemill_server.engine.request import EngineStats
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 16 << 20  # a prompt of several million characters, or of two million token ids
+BODY_STALL_SECONDS = 60.0
 TEXT_THREADS = 2  # the tokenizer lets go of the GIL; more would only take the model's cores
 RETRY_AFTER_SECONDS = 5
 STALL_SECONDS = 300.0  # more than any one step takes: a large model's prompt chunk on few cores needs minutes
@@ -61,15 +63,17 @@ class Service:
         stall_seconds: float = STALL_SECONDS,
         startup_timeout: float = 600.0,
         max_body_bytes: int = MAX_BODY_BYTES,
+        body_stall_seconds: float = BODY_STALL_SECONDS,
     ) -> None:
         self.served_names = tuple(served_names)
         self.lifecycle = lifecycle
         self.api_keys = tuple(api_keys)
         self.stall_seconds = stall_seconds  # /health fails when work waits and nothing has moved for so long
         self.startup_timeout = startup_timeout
-        self.max_body_bytes = max_body_bytes
         self.created = int(time.time())
         self.loaded: Loaded | None = None
+        self.ending = asyncio.Event()  # set when a stop ends what still runs
+        self.body_limits = BodyLimits(max_body_bytes, body_stall_seconds, self.ending)
         self.idle = asyncio.Event()  # set while nothing is in flight
         self.idle.set()
         self.in_flight = 0  # requests to the model between their arrival and the end of their answer
@@ -104,7 +108,7 @@ class Service:
 
     def cut_short(self) -> EngineFailed | Unavailable:
         """Why a running request ended without an answer of its own."""
-        if self.lifecycle.ending:
+        if self.ending.is_set():
             return Unavailable(
                 "The server is shutting down.", code="shutting_down", headers={"retry-after": str(RETRY_AFTER_SECONDS)}
             )
