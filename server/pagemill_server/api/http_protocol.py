@@ -1,6 +1,9 @@
-"""uvicorn's HTTP/1.1 with two things of ours: bad HTTP is answered with OpenAI's error object, and headers have a limit."""
+"""uvicorn's HTTP/1.1 with what it lacks: OpenAI's error object for bad HTTP, limits of size and time for headers, no upgrades."""
 
 from __future__ import annotations
+
+import asyncio
+import re
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -8,13 +11,25 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from pagemill_server.errors import error_object
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; the parser itself would take any amount
+HEAD_SECONDS = 60.0  # for a request's head to come whole, and for a new connection to say anything
+
+_UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
     _head_bytes = 0
-    _in_head = True
+    _in_head = True  # or between two requests
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_head()
+        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -22,18 +37,38 @@ class HttpProtocol(HttpToolsProtocol):
         if self._in_head:
             # What comes with the end of the headers may be body, so only reads without that end count.
             self._head_bytes += len(data)
+            self._expect_head()
+            data = _without_upgrade(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, f"The request's headers are larger than {MAX_HEAD_BYTES} bytes.")
 
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = 0
+        self._forget_head()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        super().on_message_complete()
+
+    def _expect_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._no_head)
+
+    def _forget_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _no_head(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._head_bytes:
+            self._refuse(408, f"The request's headers did not come whole within {HEAD_SECONDS:g} seconds.")
+        else:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)
@@ -43,3 +78,13 @@ class HttpProtocol(HttpToolsProtocol):
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """The same without the header by which Java's HTTP client offers HTTP/2 with every request (`Upgrade: h2c`).
+
+    A server may ignore it (RFC 9110, 7.8), but the parser would take what follows for the other protocol and lose the body. Clients
+    send their headers at once; one that is cut within this header's name gets the parser's way.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade", head) + end + rest

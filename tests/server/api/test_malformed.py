@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pagemill_server.api import http_protocol
 from tests.server.api.running import NAME, Running, serving
 from tests.server.tiny import write_tiny_llama
 
@@ -244,6 +245,53 @@ def test_an_endless_body_is_refused_while_it_arrives(tiny: Any) -> None:
         raw.settimeout(30)
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100000000000\r\n\r\n {")
         assert raw.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_that_stalls_is_not_waited_for(tiny: Any) -> None:
+    with serving(tiny, body_stall_seconds=0.2) as server:
+        status, body = exchange(server, b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert status.startswith(b"HTTP/1.1 408 ")
+        assert body["error"]["code"] == "body_timeout"
+        server.wait_idle()
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_a_head_that_stalls_is_not_waited_for(
+    idle_server: Running, monkeypatch: pytest.MonkeyPatch, before: bytes
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", idle_server.port)) as raw:
+        raw.settimeout(30)
+        if before:
+            raw.sendall(before)
+            assert raw.recv(65536).startswith(b"HTTP/1.1 200 ")
+        raw.sendall(b"POST /v1/completions HTTP/1.1\r\nhost:")
+        received = b"".join(iter(lambda: raw.recv(65536), b""))
+    assert received.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
+
+
+def test_a_connection_that_says_nothing_is_closed(idle_server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", idle_server.port)) as raw:
+        raw.settimeout(30)
+        assert raw.recv(1) == b""
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+@pytest.mark.parametrize("requests", [1, 2])
+def test_an_offer_to_upgrade_is_ignored(idle_server: Running, protocol: bytes, requests: int) -> None:
+    """Java's HTTP client, and so LangChain4j and Spring AI, offer HTTP/2 with every request; its body must not get lost."""
+    body = b'{"prompt": "\\r\\nUpgrade: x", "max_tokens": 1}'
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: " + protocol + b"\r\nHTTP2-Settings: AAMAAABk\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n" + offer + b"content-length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", idle_server.port)) as raw:
+        raw.settimeout(30)
+        for _ in range(requests):
+            raw.sendall(head + body)
+            received = raw.recv(65536)
+            assert received.startswith(b"HTTP/1.1 200 ")
+            assert json.loads(received.partition(b"\r\n\r\n")[2])["usage"]["prompt_tokens"] == 12
 
 
 def exchange(server: Running, data: bytes) -> tuple[bytes, Any]:
