@@ -17,6 +17,7 @@ from pagemill_server.errors import BadRequest, BodyTooLarge, RequestTimeout, Una
 
 T = TypeVar("T")
 
+_DROPPED = 4  # times the limit
 _CLOSE = {"connection": "close"}  # the rest of the body is never read, so the connection can't be used again
 
 
@@ -34,20 +35,39 @@ class BodyLimits:
 
 
 async def read_body(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
-    """All of the body. Raises BodyTooLarge as soon as it is known to be, RequestTimeout, Unavailable, ClientGone."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value[:20]) > limits.size:
-            raise _too_large(limits.size)
-    body = bytearray()
+    """All of the body. Raises BodyTooLarge, RequestTimeout, Unavailable, ClientGone.
+
+    What is too large is read on for a while and dropped: a client that is cut while it sends gets no answer but a reset, which a
+    proxy passes on as 502.
+    """
+    length = _announced(scope)
+    most = _DROPPED * limits.size
+    if length > most or (length > limits.size and _waits(scope)):
+        raise _too_large(limits.size)
+    body, size = bytearray(), 0
     while True:
         message = await _next_part(receive, limits)
         if message["type"] == "http.disconnect":
             raise ClientGone
-        body += message.get("body", b"")
-        if len(body) > limits.size:
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        fits = max(size, length) <= limits.size
+        if not fits and (size > most or not more):
             raise _too_large(limits.size)
-        if not message.get("more_body", False):
+        if fits:
+            body += part
+        if not more:
             return bytes(body)
+
+
+def _announced(scope: Scope) -> int:
+    """Bytes, by content-length; 0 where it is not said."""
+    return max((int(v[:20]) for name, v in scope["headers"] if name == b"content-length" and v.isdigit()), default=0)
+
+
+def _waits(scope: Scope) -> bool:
+    """The client sends its body only when it is asked to."""
+    return any(name == b"expect" for name, _ in scope["headers"])
 
 
 async def _next_part(receive: Receive, limits: BodyLimits) -> Message:

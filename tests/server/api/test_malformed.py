@@ -240,6 +240,22 @@ def test_a_body_too_large(tiny: Any) -> None:
         assert post(server, COMPLETIONS, json={"prompt": "a", "max_tokens": 1}).status_code == 200
 
 
+def test_a_client_that_is_refused_while_it_sends_gets_its_answer(tiny: Any) -> None:
+    """A close with unread bytes is a reset, and some never see the answer that went before it."""
+    with serving(tiny, max_body_bytes=1 << 20) as server:
+        status, body = exchange(
+            server, b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + b" " * 3_000_000
+        )
+        assert status.startswith(b"HTTP/1.1 413 ")
+        assert body["error"]["code"] == "body_too_large"
+
+
+def test_a_client_that_waits_to_be_asked_is_refused_before_it_sends(tiny: Any) -> None:
+    with serving(tiny, max_body_bytes=1000) as server:
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2000\r\n\r\n"
+        assert exchange(server, head)[0].startswith(b"HTTP/1.1 413 ")
+
+
 def test_an_endless_body_is_refused_while_it_arrives(tiny: Any) -> None:
     with serving(tiny, max_body_bytes=1000) as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
         raw.settimeout(30)
