@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import aiohttp
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -20,7 +20,7 @@ RETRY_AFTER_SECONDS = 2
 _HOP_BY_HOP = frozenset(
     (
         "connection",
-        "expect",  # answered here, if at all
+        "expect",  # answered here
         "keep-alive",
         "proxy-authenticate",
         "proxy-authorization",
@@ -50,7 +50,8 @@ class Front:
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        server = web.Server(self._serve, handler_cancellation=True, access_log=None)
+        # A body goes on as it came: unpacked here, it would no longer be what its headers say.
+        server = web.Server(self._serve, handler_cancellation=True, access_log=None, auto_decompress=False)
         self._runner = web.ServerRunner(server, shutdown_timeout=0.1)
         await self._runner.setup()
         try:
@@ -65,6 +66,8 @@ class Front:
         await self._session.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not request.raw_path.startswith("/"):  # `*`, CONNECT's host, a whole URL: what a proxy is asked
+            return _error(f"{request.raw_path[:200]} is not a path.", 400, "invalid_request_error", "invalid_http")
         tried: set[int] = set()
         while ports := [port for port in self._ready_ports() if port not in tried]:
             port = min(ports, key=lambda candidate: (self._running[candidate], candidate))
@@ -80,6 +83,7 @@ class Front:
         return _unavailable(f"no replica of {self._name} is ready")
 
     async def _pass_on(self, request: web.BaseRequest, port: int) -> web.StreamResponse:
+        await _ask_for_the_body(request)
         headers = CIMultiDict(
             (name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP
         )
@@ -111,7 +115,21 @@ class Front:
 _AUTO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 
 
+async def _ask_for_the_body(request: web.BaseRequest) -> None:
+    """A client that sends a large body may wait for this word (curl: a second) before it begins."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # it is not part of the answer
+
+
 def _unavailable(message: str, status: int = 503) -> web.Response:
-    """OpenAI's error object, and when to come back."""
-    error = {"message": message, "type": "service_unavailable", "param": None, "code": "no_ready_replica"}
-    return web.json_response({"error": error}, status=status, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+    """With when to come back."""
+    response = _error(message, status, "service_unavailable", "no_ready_replica")
+    response.headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    return response
+
+
+def _error(message: str, status: int, kind: str, code: str) -> web.Response:
+    """OpenAI's error object."""
+    error = {"message": message, "type": kind, "param": None, "code": code}
+    return web.json_response({"error": error}, status=status)

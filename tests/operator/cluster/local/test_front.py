@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import json
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -41,13 +43,17 @@ class Backend:
             assert request.transport is not None
             request.transport.abort()
             return response
+        if request.path == "/raw":
+            return web.Response(body=await request.read(), headers={"Connection": "close"})
         body = await request.text()
         text = f"{request.method} {request.raw_path} {body} {request.headers.get('X-Asked', '')}"
         return web.Response(text=text, status=418, headers={"X-Backend": str(self.port), "Connection": "close"})
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Backend]:
-        runner = web.ServerRunner(web.Server(self.serve, handler_cancellation=True), shutdown_timeout=0.1)
+        runner = web.ServerRunner(
+            web.Server(self.serve, handler_cancellation=True, auto_decompress=False), shutdown_timeout=0.1
+        )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self.port).start()
         try:
@@ -89,6 +95,40 @@ async def test_a_request_and_its_answer_pass_unchanged(setting: Setting) -> None
             assert await response.text() == "POST /v1/a%20b?x=%2F&y body yes"
             assert response.headers["X-Backend"] == str(backend.port)
             assert response.headers.get("Connection") is None, "that was about the inner connection"
+
+
+async def test_a_packed_body_is_not_unpacked_on_the_way(setting: Setting) -> None:
+    packed = gzip.compress(b"body")
+    async with Backend().running() as backend:
+        setting.ports.append(backend.port)
+        for encoding, body in (("gzip", packed), ("gzip", b"not packed at all")):
+            asked = setting.session.post(setting.url("/raw"), data=body, headers={"Content-Encoding": encoding})
+            async with asked as response:
+                assert await response.read() == body
+
+
+@pytest.mark.parametrize("target", ["GET http://x/health", "OPTIONS *", "CONNECT x:443"])
+async def test_what_only_a_proxy_is_asked_is_refused(setting: Setting, target: str) -> None:
+    async with Backend().running() as backend:
+        setting.ports.append(backend.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", setting.front.port)
+        writer.write(f"{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
+
+
+async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(setting: Setting) -> None:
+    async with Backend().running() as backend:
+        setting.ports.append(backend.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", setting.front.port)
+        writer.write(b"POST /it HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"body")
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 418 ")
+        assert b"POST /it body" in await asyncio.wait_for(reader.readuntil(b"body"), 10)
+        writer.close()
 
 
 async def test_the_replica_with_the_least_to_do_is_asked(setting: Setting) -> None:
