@@ -94,7 +94,9 @@ class Up:
         self._cluster.store.listen(self._show)
         loop = asyncio.get_running_loop()
         for number in _INTERRUPTED:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup pagemill up` outlives its terminal
+            if (
+                number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+            ):  # nohup: it outlives its terminal
                 loop.add_signal_handler(number, self._interrupt)
         async with self._cluster:
             await self._put(wanted)
