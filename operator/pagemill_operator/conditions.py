@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pagemill.failures import Failure, FailureReason
 from pagemill.memory_fit import WARN_UTILIZATION
 from pagemill_operator.fleet import Fleet
+from pagemill_operator.pod_state import RESTARTS
 from pagemill_operator.status_fields import Capacity, Condition
 from pagemill_operator.waiting import Trouble
 
@@ -67,6 +68,8 @@ def findings(
 def _ready(fleet: Fleet, trouble: Trouble | None) -> Finding:
     wanted = fleet.wanted.replicas
     answering = f"{fleet.ready} of {wanted} replicas answer"
+    if former := sum(pod.ready for pod in fleet.older):
+        answering += f", and {former} of the former spec"
     if trouble is not None:
         return Finding("Ready", "False", trouble.reason, _with(trouble.message, answering if wanted else ""))
     if not wanted:
@@ -80,6 +83,8 @@ def _ready(fleet: Fleet, trouble: Trouble | None) -> Finding:
 
 
 def _progressing(fleet: Fleet, trouble: Trouble | None) -> Finding:
+    if trouble is not None and trouble.reason == RESTARTS:
+        return Finding("Progressing", "True", trouble.reason, "the server that ended is being started again")
     if trouble is not None:
         return Finding("Progressing", "False", trouble.reason, "it does not get on by itself: see Degraded")
     if not fleet.wanted.replicas:

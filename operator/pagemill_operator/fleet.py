@@ -11,14 +11,14 @@ from typing import Any
 
 from pagemill_operator.cluster.interface import Manifest
 from pagemill_operator.observe import World
-from pagemill_operator.pod_state import PodState, read_pod
+from pagemill_operator.pod_state import RESTARTS, PodState, read_pod
 from pagemill_operator.render import replicas, template_annotation
 from pagemill_operator.resource import Resource
 from pagemill_operator.template_hash import template_hash
 from pagemill_operator.waiting import Trouble
 
 # Of several troubles the one that explains most is told: the server's own word first (it is in none of these), a loop last.
-_LAST = ("ServerEnded", "CrashLoopBackOff")
+_LAST = (RESTARTS, "CrashLoopBackOff")
 
 
 @dataclass(frozen=True, slots=True)

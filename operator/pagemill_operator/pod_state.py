@@ -17,6 +17,8 @@ from pagemill_operator.labels import TEMPLATE_HASH_ANNOTATION
 from pagemill_operator.render_pod import CONTAINER
 from pagemill_operator.waiting import Trouble, creating_trouble, scheduling_trouble, waiting_trouble
 
+RESTARTS = "ServerEnded"  # the reason for an end that is followed by a restart at once: it may have been the only one
+
 
 @dataclass(frozen=True, slots=True)
 class PodState:
@@ -99,7 +101,7 @@ def _ended(container: Mapping[str, Any], waiting: Mapping[str, Any]) -> Trouble 
         f"; it said: {said}" if said else ""
     )
     backing_off = waiting.get("reason") == "CrashLoopBackOff" or restarts >= 2  # between two waits it is one still
-    return Trouble("CrashLoopBackOff" if backing_off else "ServerEnded", message)
+    return Trouble("CrashLoopBackOff" if backing_off else RESTARTS, message)
 
 
 def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:

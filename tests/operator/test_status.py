@@ -138,15 +138,23 @@ CASES: dict[str, Case] = {
         ready="False CrashLoopBackOff",
         says="exit code 139, signal 11",
         degraded="True CrashLoopBackOff",
+        progressing="False CrashLoopBackOff",
         memory="True Fits",
         shown="1/2",
         spec={"replicas": 2},
     ),
-    "ended once": Case((Pod(ended(137)),), ready="False ServerEnded", degraded="True ServerEnded", says="signal 9"),
+    "ended once": Case(
+        (Pod(ended(137)),),
+        ready="False ServerEnded",
+        degraded="True ServerEnded",
+        progressing="True ServerEnded",
+        says="signal 9",
+    ),
     "ended, loads again": Case(
         (Pod(running(False, restarts=1, last=end(137)), loading(30)),),
         ready="False ServerEnded",
         degraded="True ServerEnded",
+        progressing="True ServerEnded",
     ),
     "ended, serves again": Case(
         (Pod(running(True, restarts=1, last=end(137)), SERVING),),
@@ -239,7 +247,7 @@ CASES: dict[str, Case] = {
         (Pod(running(True), SERVING, former=True), GET_READY),
         ready="False RollingOut",
         progressing="True RollingOut",
-        says="0 of 1",
+        says="0 of 1 replicas answer, and 1 of the former spec",
     ),
     "a crash of the former spec is no trouble of this one": Case(
         (Pod(ended(1), former=True), GET_READY), ready="False RollingOut", progressing="True RollingOut"

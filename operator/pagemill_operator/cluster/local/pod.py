@@ -147,7 +147,8 @@ class PodRun:
     async def _back_off(self) -> None:
         seconds = backoff_seconds(self._crashes)
         message = f"back-off {seconds:.0f}s restarting failed container={self._container['name']}"
-        self._show(replace(self._view, state={"waiting": {"reason": "CrashLoopBackOff", "message": message}}))
+        if self._crashes > 1:  # one end is no loop; the kubelet too restarts after the first without a word
+            self._show(replace(self._view, state={"waiting": {"reason": "CrashLoopBackOff", "message": message}}))
         try:
             await asyncio.wait_for(self._leaving.wait(), seconds)
         except TimeoutError:

@@ -111,6 +111,10 @@ async def test_a_killed_server_is_restarted_in_its_pod(machine: Machine, quick_b
     await machine.deploy()
     await machine.until_rolled_out(1)
     first = (await machine.get())["pid"]
+    reasons = set[str]()
+    machine.cluster.store.listen(
+        lambda change: reasons.update(entry["state"].get("waiting", {}).get("reason") for entry in machine.containers())
+    )
     os.kill(first, signal.SIGKILL)
     await machine.until(lambda: any(entry["restartCount"] == 1 and entry["ready"] for entry in machine.containers()))
     (container,) = machine.containers()
@@ -118,6 +122,7 @@ async def test_a_killed_server_is_restarted_in_its_pod(machine: Machine, quick_b
     assert (ended["exitCode"], ended["reason"]) == (137, "Error")
     assert "message" not in ended
     assert (await machine.get())["pid"] != first
+    assert "CrashLoopBackOff" not in reasons, "one end is no loop"
 
 
 async def test_a_server_that_hangs_is_killed_by_its_liveness_probe(machine: Machine, quick_backoff: None) -> None:
