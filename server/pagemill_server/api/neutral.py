@@ -6,6 +6,7 @@ ignored in silence. When a feature arrives, its row leaves this table and become
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,7 +79,7 @@ def without_neutral(body: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]
         if key not in table:
             left[key] = value
         elif value is not None and not any(_same(value, neutral) for neutral in table[key]):
-            allowed = " or ".join([*(repr(neutral) for neutral in table[key]), "null"])
+            allowed = " or ".join([*(json.dumps(neutral) for neutral in table[key]), "null"])
             raise BadRequest(
                 f"{where}{key} is not supported by this server with this value; leave it out or send {allowed}.",
                 param=where + key,

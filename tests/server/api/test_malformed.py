@@ -165,6 +165,16 @@ def test_completions(idle_server: Running, change: dict[str, Any], param: str) -
     assert error_of(response)["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("change", "spelled"),
+    [({"echo": True}, "send false or null"), ({"response_format": {}}, 'send {"type": "text"} or null')],
+)
+def test_what_may_be_sent_instead_is_spelled_as_json(
+    idle_server: Running, change: dict[str, Any], spelled: str
+) -> None:
+    assert spelled in error_of(post(idle_server, COMPLETIONS, json={"prompt": "a"} | change))["message"]
+
+
 def test_an_answer_that_does_not_fit_names_both_numbers(idle_server: Running) -> None:
     error = error_of(post(idle_server, COMPLETIONS, json={"prompt": "abc", "max_tokens": 4094}))
     assert all(number in error["message"] for number in ("3 tokens", "4094", "4096", "4093"))
