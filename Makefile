@@ -33,7 +33,7 @@ test: ## the whole suite, the real model and a real Kubernetes included
 
 .PHONY: check
 check: lint ## format, lint, types, import layers, unit tests: under a minute
-	@$(BIN)/python -m pytest -q $(UNIT)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(UNIT)
 
 .PHONY: lint
 lint: $(BIN)/.installed ## format, lint, types, import layers, CRD drift
