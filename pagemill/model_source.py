@@ -37,13 +37,18 @@ def fetch(model: str, progress: hub.Progress, environ: Mapping[str, str] = os.en
     except PagemillError as error:
         if error.failure.reason is not FailureReason.HUB_UNREACHABLE:
             raise
-        missing = _why_not_here(model, environ)
-        raise PagemillError(FailureReason.HUB_UNREACHABLE, f"{missing}; {error}") from None
+        raise _told_with(error, model, environ) from None
 
 
-def _why_not_here(model: str, environ: Mapping[str, str]) -> str:
+def _told_with(unreachable: PagemillError, model: str, environ: Mapping[str, str]) -> PagemillError:
+    """Both troubles in one line: what lies here, and that the hub can't mend it. What is damaged here is the reason."""
     try:
         inspect(resolve(model, environ))
     except PagemillError as error:
-        return str(error)
-    return f"{model} was not fetched whole"
+        reason = (
+            unreachable.failure.reason
+            if error.failure.reason is FailureReason.MODEL_NOT_FOUND
+            else error.failure.reason
+        )
+        return PagemillError(reason, f"{error}; {unreachable}")
+    return unreachable
