@@ -41,14 +41,9 @@ def fetch(model: str, progress: hub.Progress, environ: Mapping[str, str] = os.en
 
 
 def _told_with(unreachable: PagemillError, model: str, environ: Mapping[str, str]) -> PagemillError:
-    """Both troubles in one line: what lies here, and that the hub can't mend it. What is damaged here is the reason."""
+    """Both troubles in one line: what lies here (nothing, or a copy that is damaged or not yet whole), and why no fetch mends it."""
     try:
         inspect(resolve(model, environ))
     except PagemillError as error:
-        reason = (
-            unreachable.failure.reason
-            if error.failure.reason is FailureReason.MODEL_NOT_FOUND
-            else error.failure.reason
-        )
-        return PagemillError(reason, f"{error}; {unreachable}")
+        return PagemillError(FailureReason.HUB_UNREACHABLE, f"{error}; {unreachable}")
     return unreachable
