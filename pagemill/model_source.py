@@ -41,7 +41,7 @@ def fetch(model: str, progress: hub.Progress, environ: Mapping[str, str] = os.en
 
 
 def _told_with(unreachable: PagemillError, model: str, environ: Mapping[str, str]) -> PagemillError:
-    """Both troubles in one line: what lies here (nothing, or a copy that is damaged or not yet whole), and why no fetch mends it."""
+    """Both troubles in one line: what lies here (nothing, or a copy damaged or not yet whole), and why no fetch mends it."""
     try:
         inspect(resolve(model, environ))
     except PagemillError as error:
