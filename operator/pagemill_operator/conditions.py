@@ -36,7 +36,8 @@ _MODEL = frozenset(
         FailureReason.HUB_UNREACHABLE,
     )
 )
-_FOUND = ("LoadingWeights", "Warmup", "Serving", "Draining")  # phases in which the server has the model's files
+_SERVING = "Serving"
+_FOUND = ("LoadingWeights", "Warmup", _SERVING, "Draining")  # phases in which the server has the model's files
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,11 @@ def _on_its_way(fleet: Fleet) -> tuple[str, str]:
         return "RollingOut", f"{len(fleet.older)} replicas of the former spec are still to be replaced"
     if not fleet.exists or not fleet.settled:
         return "Creating", "the replicas are being made"
-    phases = [pod.phase for pod in fleet.starting if pod.phase is not None]
+    phases = {pod.phase for pod in fleet.starting if pod.phase is not None}
+    if loading := phases - {_SERVING}:
+        return "Loading", f"the model is being loaded ({', '.join(sorted(loading))})"
     if phases:
-        return "Loading", f"the model is being loaded ({', '.join(sorted(set(phases)))})"
+        return "Starting", "the model is loaded; the next readiness probe will say so"
     if len(fleet.newest) > fleet.wanted.replicas:
         return "ScalingDown", f"{len(fleet.newest) - fleet.wanted.replicas} replicas are to go"
     return "Starting", "the containers are being started"

@@ -123,6 +123,9 @@ CASES: dict[str, Case] = {
         (Pod(running(True), SERVING),), ready="False Creating", shown="1/1", seen=False
     ),
     "loading": Case((GET_READY,), ready="False Loading", progressing="True Loading", model="True Found", says="0 of 1"),
+    "loaded, not probed yet": Case(
+        (Pod(running(False), SERVING),), ready="False Starting", model="True Found", says="loaded"
+    ),
     "starting, no word on the model yet": Case(
         (Pod(running(False), loading(0, "Starting")),), "False Loading", model="Unknown NotLookedYet"
     ),
