@@ -27,6 +27,13 @@ from testbed.sandbox import Sandbox, open_sandbox
 from testbed.seed import Seed
 
 
+class CommandFailed(subprocess.CalledProcessError):
+    """kubectl or helm said no; shows what it said."""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.stderr}"
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster that runs. `run` is None for one that was there before and is only used."""
@@ -38,14 +45,14 @@ class Cluster:
     node: Node | None = None
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """kubectl's output; CalledProcessError, with stderr, when it fails."""
+        """kubectl's output; CommandFailed when it fails."""
         return self._execute(self.kubectl_program, *arguments, stdin=stdin)
 
     def refused(self, *arguments: str, stdin: str | None = None) -> str:
         """What kubectl says on stderr when it fails, as it must here."""
         try:
             output = self.kubectl(*arguments, stdin=stdin)
-        except subprocess.CalledProcessError as refusal:
+        except CommandFailed as refusal:
             return str(refusal.stderr)
         raise AssertionError(f"kubectl {' '.join(arguments)} should have failed; it said {output}")
 
@@ -92,14 +99,17 @@ class Cluster:
             self.node.sandbox.reap()
 
     def _execute(self, program: str, *arguments: str, stdin: str | None = None) -> str:
-        return subprocess.run(
+        done = subprocess.run(
             [program, *arguments],
             env=os.environ | {"KUBECONFIG": str(self.kubeconfig)},
             input=stdin,
             capture_output=True,
             text=True,
-            check=True,
-        ).stdout
+            check=False,
+        )
+        if done.returncode:
+            raise CommandFailed(done.returncode, done.args, done.stdout, done.stderr)
+        return done.stdout
 
 
 def use_existing(kubeconfig: Path) -> Cluster:
