@@ -5,18 +5,16 @@ transformers reads the GGUF by its own conversion. Needs the model in the models
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+from transformers import LlamaForCausalLM
 
-from pagemill.failures import PagemillError
-from pagemill.model_files import ModelFiles, inspect, resolve
+from pagemill.model_files import ModelFiles
 from pagemill_server.text.template import ChatTemplate
 from pagemill_server.text.tokenizer import load_tokenizer
 from tests.server.model.stepping import Stepper, load
+from tests.server.real_model import judge as real_model_in_transformers
+from tests.server.real_model import real_model
 
 pytestmark = pytest.mark.model
 
@@ -52,10 +50,7 @@ NEW_TOKENS = 16
 
 @pytest.fixture(scope="module")
 def files() -> ModelFiles:
-    try:
-        return inspect(resolve("HuggingFaceTB/SmolLM2-135M-Instruct", os.environ))
-    except PagemillError as error:
-        pytest.skip(str(error))
+    return real_model()
 
 
 @pytest.fixture(scope="module")
@@ -65,25 +60,8 @@ def stepper(files: ModelFiles) -> Stepper:
 
 
 @pytest.fixture(scope="module")
-def judge(files: ModelFiles) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        rope_theta=100000.0,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=True,
-    )
-    model = LlamaForCausalLM(config).eval()
-    tensors = load_gguf_checkpoint(str(files.path), return_tensors=True, model_to_load=model)["tensors"]
-    missing, unexpected = model.load_state_dict(tensors, strict=False)
-    assert (missing, unexpected) == (["lm_head.weight"], [])  # tied
-    model.tie_weights()
-    return model
+def judge() -> LlamaForCausalLM:
+    return real_model_in_transformers()
 
 
 @pytest.fixture(scope="module")
