@@ -11,6 +11,8 @@ from pagemill_operator.cluster.interface import Manifest
 
 _PULL = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable")
 _CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+# Warnings that stop a pod. Others only remark on something (MissingClusterDNS, FailedToRetrieveImagePullSecret) and pass.
+_STOPS = ("FailedCreatePodSandBox", "FailedCreatePodContainer", "FailedSync", "NetworkNotReady", "FailedKillPod")
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]+)")
 
 
@@ -57,9 +59,10 @@ def creating_trouble(waiting: Mapping[str, Any], events: Iterable[Manifest]) -> 
         return None
     warnings = [event for event in events if event.get("type", "Warning") == "Warning"]
     mounts = [event for event in warnings if "Mount" in event.get("reason", "") or "Volume" in event.get("reason", "")]
+    stops = [event for event in warnings if event.get("reason", "") in _STOPS]
     for event, reason in [
         *((found, "VolumeFailure") for found in mounts),
-        *((found, "PodNotStarted") for found in warnings),
+        *((found, "PodNotStarted") for found in stops),
     ]:
         return Trouble(reason, f"the pod can't start: {_one_line(event.get('message', ''))}")
     return None

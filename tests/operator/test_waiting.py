@@ -57,6 +57,7 @@ def test_a_missing_secret() -> None:
         ({"reason": "ContainerCreating"}, [("FailedMount", "no such volume")], "VolumeFailure"),
         ({"reason": "ContainerCreating"}, [("Other", "x"), ("FailedAttachVolume", "Multi-Attach")], "VolumeFailure"),
         ({"reason": "ContainerCreating"}, [("FailedCreatePodSandBox", "no network")], "PodNotStarted"),
+        ({"reason": "ContainerCreating"}, [("MissingClusterDNS", "falling back")], None),  # a remark: the pod starts
         ({"reason": "CrashLoopBackOff"}, [("FailedMount", "of long ago")], None),
         ({}, [("FailedMount", "of long ago")], None),
     ],
