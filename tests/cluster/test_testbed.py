@@ -13,6 +13,7 @@ from testbed import packages, toolchain
 from testbed.binaries import MODULES, locate
 from testbed.cache import hash_files
 from testbed.cluster import Cluster
+from testbed.errors import NotPossibleHere
 from testbed.ready import eventually
 from testbed.run import Run, identify, is_alive, is_living, sweep
 
@@ -112,6 +113,15 @@ def test_packages_are_read_without_comments(tmp_path: Path, monkeypatch: pytest.
     listed.write_text("# why\nrunc\n\nbuildah # builds\n")
     monkeypatch.setattr(packages, "LIST", listed)
     assert packages.wanted_packages() == ("runc", "buildah")
+
+
+def test_who_is_not_root_is_told_how_to_run_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotPossibleHere, match="sudo -E make test"):
+        packages.require_root()
+    monkeypatch.setattr(packages, "missing_packages", lambda: ("runc", "buildah"))
+    with pytest.raises(NotPossibleHere, match="apt-get install -y --no-install-recommends runc buildah"):
+        packages.ensure_packages()
 
 
 def test_an_old_or_mute_go_is_told(tmp_path: Path) -> None:

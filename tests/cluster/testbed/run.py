@@ -190,6 +190,7 @@ def _remove_cgroups(run: Run) -> None:
     All runs' are in the same folder, so only this run's own are touched.
     """
     containers = [folder.name for folder in run.containers.glob("*")]
-    for cgroup in (parent / name for parent in CGROUPS.glob("*/k8s.io") for name in containers):
+    hierarchies = [CGROUPS / "k8s.io", *CGROUPS.glob("*/k8s.io")]  # version 2 has one, version 1 one a controller
+    for cgroup in (parent / name for parent in hierarchies for name in containers):
         with contextlib.suppress(OSError):
             cgroup.rmdir()
