@@ -84,8 +84,11 @@ def test_a_process_is_not_taken_for_a_later_one_with_its_pid() -> None:
 
 
 def test_an_ended_child_that_nobody_asked_after_is_not_alive() -> None:
-    with subprocess.Popen(["true"]) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         identity = identify(child.pid)
+        assert is_alive(identity)
+        assert child.stdin is not None
+        child.stdin.close()
         eventually("its end", lambda: not is_alive(identity) or None, seconds=10)
 
 
