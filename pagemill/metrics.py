@@ -13,6 +13,10 @@ MODEL_NAME_LABEL: Final = "model_name"
 ENGINE_LABEL: Final = "engine"
 FINISHED_REASON_LABEL: Final = "finished_reason"
 FINISHED_REASONS: Final = ("stop", "length", "abort", "error")
+SLEEP_STATE_LABEL: Final = "sleep_state"
+SLEEP_STATES: Final = ("awake", "weights_offloaded", "discard_all")
+REJECTION_LABEL: Final = "reason"
+REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")  # the bound that was reached
 
 # Gauges
 RUNNING: Final = "vllm:num_requests_running"  # sequences
@@ -20,6 +24,8 @@ WAITING: Final = "vllm:num_requests_waiting"  # sequences, preempted ones includ
 KV_CACHE_USAGE: Final = "vllm:kv_cache_usage_perc"  # a fraction 0..1 despite its name
 KV_CACHE_USAGE_OLD: Final = "vllm:gpu_cache_usage_perc"  # the name that older routers and dashboards read
 CACHE_CONFIG_INFO: Final = "vllm:cache_config_info"  # 1, with the labels block_size and num_gpu_blocks
+LORA_REQUESTS_INFO: Final = "vllm:lora_requests_info"  # seconds since 1970, with max_lora and two lists of adapters
+ENGINE_SLEEP_STATE: Final = "vllm:engine_sleep_state"  # by sleep_state: 1 for the one that holds
 
 # Counters, as exposed
 PREFIX_CACHE_QUERIES: Final = "vllm:prefix_cache_queries_total"  # tokens
@@ -31,6 +37,7 @@ PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 GENERATION_TOKENS: Final = "vllm:generation_tokens_total"
 REQUEST_SUCCESS: Final = "vllm:request_success_total"  # by finished_reason
 CORRUPTED_REQUESTS: Final = "vllm:corrupted_requests_total"  # ended because their logits were not finite
+ADMISSION_REJECTIONS: Final = "vllm:admission_rejections_total"  # by reason: refused because too much waits
 
 # Histograms; seconds
 TIME_TO_FIRST_TOKEN: Final = "vllm:time_to_first_token_seconds"
@@ -51,7 +58,15 @@ REQUEST_N: Final = "vllm:request_params_n"
 REQUEST_MAX_TOKENS: Final = "vllm:request_params_max_tokens"
 ITERATION_TOKENS: Final = "vllm:iteration_tokens_total"  # a histogram in spite of its name: tokens in one step
 
-GAUGES: Final = (RUNNING, WAITING, KV_CACHE_USAGE, KV_CACHE_USAGE_OLD, CACHE_CONFIG_INFO)
+GAUGES: Final = (
+    RUNNING,
+    WAITING,
+    KV_CACHE_USAGE,
+    KV_CACHE_USAGE_OLD,
+    CACHE_CONFIG_INFO,
+    LORA_REQUESTS_INFO,
+    ENGINE_SLEEP_STATE,
+)
 COUNTERS: Final = (
     PREFIX_CACHE_QUERIES,
     PREFIX_CACHE_HITS,
@@ -62,6 +77,7 @@ COUNTERS: Final = (
     GENERATION_TOKENS,
     REQUEST_SUCCESS,
     CORRUPTED_REQUESTS,
+    ADMISSION_REJECTIONS,
 )
 HISTOGRAMS: Final = (
     TIME_TO_FIRST_TOKEN,

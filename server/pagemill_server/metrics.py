@@ -88,6 +88,14 @@ class Metrics:
         self._finished = {reason: success.labels(*self._labels, reason) for reason in names.FINISHED_REASONS}
         corrupted = Counter(names.CORRUPTED_REQUESTS, _help(names.CORRUPTED_REQUESTS), _LABELS, registry=self.registry)
         self._corrupted = corrupted.labels(*self._labels)
+        rejected = Counter(
+            names.ADMISSION_REJECTIONS,
+            _help(names.ADMISSION_REJECTIONS),
+            (*_LABELS, names.REJECTION_LABEL),
+            registry=self.registry,
+        )
+        for bound in names.REJECTION_REASONS:  # nothing bounds the queue in this version: they stay at 0
+            rejected.labels(*self._labels, bound)
 
     def render(self) -> bytes:
         """The text format of Prometheus."""
@@ -194,12 +202,25 @@ class _EngineCollector(Collector):
         blocks = "0" if stats is None else str(stats.num_blocks)
         info.add_metric((*self._labels, str(self._block_size), blocks), 1.0)
         yield info
+        yield from self._constants()
+
+    def _constants(self) -> Iterator[Metric]:
+        """What readers of vLLM's metrics miss where it is absent, of an engine without adapters that never sleeps."""
+        lora = GaugeMetricFamily(names.LORA_REQUESTS_INFO, _help(names.LORA_REQUESTS_INFO), labels=_LORA_LABELS)
+        lora.add_metric((*self._labels, "0", "", ""), 0.0)
+        yield lora
+        labels = (*_LABELS, names.SLEEP_STATE_LABEL)
+        sleep = GaugeMetricFamily(names.ENGINE_SLEEP_STATE, _help(names.ENGINE_SLEEP_STATE), labels=labels)
+        for state in names.SLEEP_STATES:
+            sleep.add_metric((*self._labels, state), float(state == names.SLEEP_STATES[0]))
+        yield sleep
 
     def describe(self) -> Iterable[Metric]:
         return ()
 
 
 _INFO_LABELS = (*_LABELS, "block_size", "num_gpu_blocks")
+_LORA_LABELS = (*_LABELS, "max_lora", "running_lora_adapters", "waiting_lora_adapters")
 
 
 def _help(name: str) -> str:
