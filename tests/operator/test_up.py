@@ -224,9 +224,10 @@ def test_a_closed_terminal_drains_and_under_nohup_it_serves_on(file: Path, tmp_p
 
 # Runs a command on a terminal of its own, closes that once the command says that the model is missing, ends with its exit code.
 ON_A_TERMINAL = """
-import os, pty, sys
+import os, pty, signal, sys
 pid, terminal = pty.fork()
 if not pid:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
     os.execvp(sys.argv[1], sys.argv[1:])
 seen = b""
 while b"Degraded True ModelNotFound" not in seen:
