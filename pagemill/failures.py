@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"
+from pagemill.endpoints import TERMINATION_LOG_ENV
+
 TERMINATION_LIMIT = 4096  # bytes; Kubernetes cuts a container's termination message here
 
 

@@ -1,6 +1,6 @@
 """Fetches a model from a Hugging Face compatible hub: once, under a lock, resumable, every file checked.
 
-Standard library only, since the preflight, `pagemill pull` and the server's start all use it and the first has nothing else.
+Standard library only, since `pagemill pull`, which every image has, uses it as the server's start does (docs/decisions/001).
 Owns the files on disk; the HTTP side is `hub_api`. Pickles are never fetched.
 """
 

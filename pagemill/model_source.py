@@ -1,7 +1,7 @@
 """Where a server gets its model from: this machine first, then the hub (design: `model: org/name`).
 
 `find` answers at once and is asked before anything slow is started; `fetch` may take long, reports bytes and resumes what an
-earlier start left. Used by `pagemill serve`, `LLM` and the preflight; `pull` fetches without looking here first.
+earlier start left. Used by `pagemill serve` and `LLM`; `pull` fetches without looking here first.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def replicas(spec: LLMDeploymentSpec) -> int:
 
 
 def selector(name: str) -> dict[str, str]:
-    """The labels that make a pod a replica of the deployment `name` (a preflight's pod has the first only)."""
+    """The labels that make a pod a replica of the deployment `name`."""
     return {DEPLOYMENT_LABEL: name, NAME_LABEL: SERVER_NAME}
 
 

@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
     if not 1 <= flags.port <= 65535:
         parser.error(f"--port: {flags.port} is not a port")
     if flags.models:
-        os.environ[MODELS_ENV] = str(Path(flags.models).resolve())  # for the reconcile's memory fit as for the servers
+        os.environ[MODELS_ENV] = str(Path(flags.models).resolve())  # where `run` and so every server looks
     wanted = up_file.load(flags.file)
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pagemill.endpoints import TERMINATION_LOG_ENV
 from pagemill.failures import (
     TERMINATION_LIMIT,
-    TERMINATION_LOG_ENV,
     Failure,
     FailureReason,
     PagemillError,

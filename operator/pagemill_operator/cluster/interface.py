@@ -1,4 +1,4 @@
-"""What the reconcile needs of a cluster: five verbs over plain manifests. `kubernetes` and `local` implement it.
+"""What the reconcile needs of a cluster: six calls over plain manifests. `kubernetes` and `local` implement it.
 
 Manifests are the dicts that YAML would give, read-only to whoever gets them. The reconcile never learns which cluster it runs on.
 """
