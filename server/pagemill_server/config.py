@@ -26,7 +26,7 @@ class ModelOptions:
 class CacheConfig:
     """The paged KV cache; filled from --block-size, --kv-cache-memory-bytes, --gpu-memory-utilization."""
 
-    block_size: int = 32  # tokens a block (32 on CPU, 16 on GPU)
+    block_size: int = 32  # tokens a block
     memory_bytes: int | None = None  # None: derived (see memory_fit)
     gpu_memory_utilization: float = 0.9
 
@@ -38,13 +38,11 @@ class SchedulerConfig:
     max_num_seqs: int = 64  # sequences in one step
     max_num_batched_tokens: int = 512  # tokens in one step, prompts and outputs together
     policy: str = "fcfs"
-    max_num_queued_reqs: int | None = None
-    max_num_queued_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Where and how to answer; filled from --host, --port, --management-port, --api-key and the shutdown flags."""
+    """Where and how to answer; filled from --host, --port, --api-key, --startup-timeout and the flags of a stop."""
 
     host: str = "127.0.0.1"
     port: int = 8000
