@@ -18,6 +18,7 @@ import urllib.request
 from chat import main as ask
 
 QUESTION = "What is the capital of France?"
+PORT = 8000
 PATIENCE = 300  # seconds until Ready
 
 
@@ -26,7 +27,10 @@ class Up:
 
     def __init__(self, file: str, port: int) -> None:
         command = [sys.executable, "-u", "-m", "pagemill", "up", "-f", file, "--port", str(port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        # A group of its own: a terminal's Ctrl-C would reach it beside `stop`'s, and twice means that it need not drain.
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+        )
         self.quiet = threading.Lock()  # whoever holds it has the terminal
         self._forwarder = threading.Thread(target=self._forward, daemon=True)
         self._forwarder.start()
@@ -49,9 +53,13 @@ class Up:
         return False
 
     def stop(self) -> None:
-        if self.process.poll() is None:
+        """Ctrl-C for it; pressed again while it drains, it is passed on, and ends it now."""
+        while self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=180)
+            try:
+                self.process.wait(timeout=180)
+            except KeyboardInterrupt:
+                continue
         self._forwarder.join(timeout=10)
 
 
@@ -79,8 +87,13 @@ def main() -> int:
 
 
 def free_port() -> int:
+    """The port that the README's client knows, or any other where that is taken."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed a moment ago does not take it
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 

