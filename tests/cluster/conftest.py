@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def images(pytestconfig: pytest.Config) -> Images:
     if os.environ.get("PAGEMILL_TEST_KUBECONFIG"):
-        return Images(os.environ["PAGEMILL_TEST_SERVER_IMAGE"], os.environ["PAGEMILL_TEST_OPERATOR_IMAGE"])
+        return Images(named("PAGEMILL_TEST_SERVER_IMAGE"), named("PAGEMILL_TEST_OPERATOR_IMAGE"))
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():  # a build of minutes must be seen
         print(flush=True)
@@ -35,6 +35,13 @@ def images(pytestconfig: pytest.Config) -> Images:
             return ensure_images(prepare())
         except NotPossibleHere as reason:
             pytest.skip(str(reason))
+
+
+def named(variable: str) -> str:
+    """What goes with an existing cluster: an image that its nodes can pull."""
+    if not (value := os.environ.get(variable)):
+        pytest.fail(f"PAGEMILL_TEST_KUBECONFIG is set, {variable} is not: name an image that the cluster can pull")
+    return value
 
 
 @pytest.fixture(scope="session")

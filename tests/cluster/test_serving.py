@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -115,10 +116,8 @@ def test_a_new_operator_restarts_no_model(smollm2: Deployed) -> None:
     cluster.kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", NAMESPACE)
     cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", NAMESPACE, "--timeout=60s")
     marker = mark(cluster, "restarted")
-    # It has looked once it acts on something: another deployment's birth.
-    cluster.kubectl(
-        "patch", "llmd", "smollm2", "-n", smollm2.namespace, "--type=merge", "-p", '{"spec": {"replicas": 2}}'
-    )
+    # It has looked once it acts on something.
+    cluster.kubectl("scale", "llmd/smollm2", "-n", smollm2.namespace, "--replicas=2")
     eventually("a second pod", lambda: len(smollm2.pods()) == 2 or None)
     assert before["metadata"]["uid"] in [pod["metadata"]["uid"] for pod in smollm2.pods()]
     assert before["status"]["containerStatuses"] == next(
@@ -127,6 +126,21 @@ def test_a_new_operator_restarts_no_model(smollm2: Deployed) -> None:
         if pod["metadata"]["uid"] == before["metadata"]["uid"]
     )
     assert since(cluster, marker)
+
+
+def test_whoever_scales_finds_the_replicas_and_their_pods(smollm2: Deployed) -> None:
+    """/scale as an HPA or KEDA reads and writes it."""
+    namespace, cluster = smollm2.namespace, smollm2.cluster
+    cluster.kubectl("scale", "llmd/smollm2", "-n", namespace, "--replicas=1")
+    path = f"/apis/pagemill.dev/v1alpha1/namespaces/{namespace}/llmdeployments/smollm2/scale"
+
+    def one() -> dict[str, Any] | None:
+        scale: dict[str, Any] = json.loads(cluster.kubectl("get", "--raw", path))
+        return scale if len(smollm2.pods()) == scale["status"]["replicas"] == scale["spec"]["replicas"] == 1 else None
+
+    scale = eventually("a scale of one", one)
+    found = cluster.get("pods", "-n", namespace, "-l", scale["status"]["selector"])["items"]
+    assert [pod["metadata"]["name"] for pod in found] == [pod["metadata"]["name"] for pod in smollm2.pods()]
 
 
 def test_deleting_it_leaves_nothing_behind(smollm2: Deployed) -> None:

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from testbed import binaries as programs
 from testbed import packages, toolchain
 from testbed.binaries import MODULES, locate
 from testbed.cache import hash_files
-from testbed.cluster import Cluster
-from testbed.errors import NotPossibleHere
+from testbed.cluster import Cluster, use_existing
+from testbed.errors import NotPossibleHere, TestbedError
 from testbed.ready import eventually
 from testbed.run import Run, identify, is_alive, is_living, sweep
 
@@ -57,6 +58,26 @@ def test_a_killed_run_takes_everything_along(cluster: Cluster) -> None:
     assert left == []
     assert "node-1" in cluster.kubectl("get", "nodes")
     assert interface(cluster.run.link)
+
+
+@pytest.mark.cluster
+def test_a_kubeconfig_of_the_users_own_is_left_alone(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "production"))
+    assert "node-1" in cluster.kubectl("get", "nodes")
+
+
+def test_an_existing_cluster_needs_no_program_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "locate", lambda: programs.Binaries(tmp_path / "nothing-built", None))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TestbedError, match="no kubectl on PATH"):
+        use_existing(tmp_path / "config")
+    for name in ("kubectl", "helm"):
+        (tmp_path / name).touch(mode=0o755)
+    found = use_existing(tmp_path / "config")
+    assert (found.kubectl_program, found.helm_program) == (str(tmp_path / "kubectl"), str(tmp_path / "helm"))
+    assert found.kubeconfig == tmp_path / "config"
 
 
 @pytest.mark.cluster

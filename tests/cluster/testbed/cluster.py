@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -19,7 +20,7 @@ from typing import Any
 from testbed import binaries as programs
 from testbed.binaries import Binaries
 from testbed.control_plane import NODE, ControlPlane
-from testbed.errors import NotReady
+from testbed.errors import NotReady, TestbedError
 from testbed.node import Node
 from testbed.packages import ensure_packages, require_root
 from testbed.run import Run, claim, discard
@@ -114,8 +115,15 @@ class Cluster:
 
 def use_existing(kubeconfig: Path) -> Cluster:
     """A cluster that somebody named in PAGEMILL_TEST_KUBECONFIG."""
-    built = programs.locate()
-    return Cluster(kubeconfig, str(built.path("kubectl")), str(built.path("helm")))
+    return Cluster(kubeconfig, _client("kubectl"), _client("helm"))
+
+
+def _client(name: str) -> str:
+    """Ours where it has been built, else the machine's: nothing else is needed of a cluster that is there already."""
+    built = programs.locate().path(name)
+    if found := str(built) if built.exists() else shutil.which(name):
+        return found
+    raise TestbedError(f"there is no {name} on PATH; `python tests/cluster/cluster.py build` makes one")
 
 
 def prepare() -> Binaries:
