@@ -27,6 +27,9 @@ def real_model() -> ModelFiles:
 
 
 @functools.cache
+@torch.inference_mode(
+    False
+)  # whoever asks first: weights made in that mode could not be turned into float64 by a later test
 def judge() -> LlamaForCausalLM:
     """transformers' own conversion of the file, weights in float32."""
     files = real_model()
@@ -56,7 +59,7 @@ def greedy_after(prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
 
     Equal to `answer` at every place means that its greedy decoding is `answer`, by induction, in one pass.
     """
-    ids = torch.tensor([[*prompt, *answer]])
+    ids, model = torch.tensor([[*prompt, *answer]]), judge()
     with torch.inference_mode():
-        logits = judge()(ids, use_cache=False, logits_to_keep=len(answer) + 1).logits
+        logits = model(ids, use_cache=False, logits_to_keep=len(answer) + 1).logits
     return [int(token) for token in logits[0].argmax(-1)]
