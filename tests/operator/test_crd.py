@@ -74,7 +74,11 @@ def test_replicas_have_no_default_and_no_field_has_one() -> None:
 def test_scale_and_columns() -> None:
     (version,) = crd.document()["spec"]["versions"]
     assert version["subresources"]["status"] == {}
-    assert version["subresources"]["scale"]["labelSelectorPath"] == ".status.selector"
+    assert version["subresources"]["scale"] == {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
     columns = version["additionalPrinterColumns"]
     assert [found["name"] for found in columns if "priority" not in found] == ["Model", "Ready", "Reason", "Age"]
     assert {found["name"] for found in columns if found.get("priority") == 1} == {"URL", "Policy", "Image"}
