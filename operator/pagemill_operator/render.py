@@ -1,7 +1,8 @@
 """What an LLMDeployment becomes: Deployment, Service, ServiceAccount and, with modelCache.size, a claim.
 
 Pure: (resource, settings, the live Deployment) → manifests in the order in which they are applied. The live Deployment is looked at
-for one thing: its image stays while nothing that restarts has changed, so that an upgrade of the operator restarts no model.
+for one thing: the image that it was given (an annotation says which: a hand may have changed the template) stays while nothing that
+restarts has changed, so that an upgrade of the operator restarts no model.
 Called by `reconcile` and by `pagemill render`.
 """
 
@@ -15,13 +16,15 @@ from pagemill_operator.labels import (
     API_VERSION,
     DEPLOYMENT_LABEL,
     FIELD_MANAGER,
+    IMAGE_ANNOTATION,
     KIND,
     MANAGED_BY_LABEL,
     NAME_LABEL,
+    PULL_POLICY_ANNOTATION,
     SERVER_NAME,
     TEMPLATE_HASH_ANNOTATION,
 )
-from pagemill_operator.render_pod import CONTAINER, PORT_NAME, Image, claim_name, pod_spec
+from pagemill_operator.render_pod import PORT_NAME, Image, claim_name, pod_spec
 from pagemill_operator.resource import Resource
 from pagemill_operator.settings import Settings
 from pagemill_operator.spec import LLMDeploymentSpec
@@ -38,7 +41,7 @@ def render(resource: Resource, settings: Settings, live: Manifest | None = None)
     if spec.model_cache is not None and spec.model_cache.size is not None:
         children.append(_claim(resource))
     children.append(_child(resource, "v1", "Service", spec=_service_spec(resource)))
-    children.append(_child(resource, "apps/v1", "Deployment", spec=_deployment_spec(resource, settings, live)))
+    children.append(_deployment(resource, settings, live))
     return tuple(children)
 
 
@@ -90,10 +93,18 @@ def _claim(resource: Resource) -> dict[str, Any]:
     return claim
 
 
-def _deployment_spec(resource: Resource, settings: Settings, live: Manifest | None) -> dict[str, Any]:
+def _deployment(resource: Resource, settings: Settings, live: Manifest | None) -> dict[str, Any]:
+    hashed = template_hash(resource.spec)
+    image = _image(resource.spec, settings, live, hashed)
+    deployment = _child(resource, "apps/v1", "Deployment", spec=_deployment_spec(resource, image, hashed))
+    given = {IMAGE_ANNOTATION: image.name, PULL_POLICY_ANNOTATION: image.pull_policy}
+    deployment["metadata"]["annotations"] = {name: value for name, value in given.items() if value is not None}
+    return deployment
+
+
+def _deployment_spec(resource: Resource, image: Image, hashed: str) -> dict[str, Any]:
     spec, name = resource.spec, resource.owner.key.name
     surge = spec.rollout.strategy == "Surge"
-    hashed = template_hash(spec)
     labels = {**spec.pod.labels, **selector(name), MANAGED_BY_LABEL: FIELD_MANAGER}
     annotations = {**spec.pod.annotations, TEMPLATE_HASH_ANNOTATION: hashed}
     return {
@@ -108,7 +119,7 @@ def _deployment_spec(resource: Resource, settings: Settings, live: Manifest | No
         },
         "template": {
             "metadata": {"labels": labels, "annotations": annotations},
-            "spec": pod_spec(resource, _image(spec, settings, live, hashed)),
+            "spec": pod_spec(resource, image),
         },
     }
 
@@ -116,9 +127,9 @@ def _deployment_spec(resource: Resource, settings: Settings, live: Manifest | No
 def _image(spec: LLMDeploymentSpec, settings: Settings, live: Manifest | None, hashed: str) -> Image:
     default = Image(settings.image(spec.accelerator), settings.image_pull_policy)
     if live is not None and template_annotation(live) == hashed:
-        for container in live["spec"]["template"]["spec"]["containers"]:
-            if container["name"] == CONTAINER:
-                default = Image(container["image"], container.get("imagePullPolicy"))
+        given: Mapping[str, str] = live["metadata"].get("annotations") or {}
+        if IMAGE_ANNOTATION in given:
+            default = Image(given[IMAGE_ANNOTATION], given.get(PULL_POLICY_ANNOTATION))
     return Image(spec.image or default.name, spec.image_pull_policy or default.pull_policy)
 
 

@@ -131,6 +131,17 @@ async def test_a_hand_edit_is_put_right() -> None:
     assert cluster.child("Deployment")["spec"]["replicas"] == 1
 
 
+async def test_an_image_changed_by_hand_is_put_right_also_by_a_later_operator() -> None:
+    cluster = await served()
+    later = Settings(cpu_image="registry.example/next", version="next")
+    cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example/of-a-hand"
+    await run(cluster, settings=later)
+    assert cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] == SETTINGS.cpu_image
+    cluster.edit(KEY, maxModelLen=512)
+    await run(cluster, settings=later)
+    assert cluster.child("Deployment")["spec"]["template"]["spec"]["containers"][0]["image"] == later.cpu_image
+
+
 async def test_an_operator_field_does_not_touch_the_pods() -> None:
     cluster = await served()
     template = cluster.child("Deployment")["spec"]["template"]
