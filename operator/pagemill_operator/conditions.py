@@ -103,6 +103,11 @@ def _on_its_way(fleet: Fleet) -> tuple[str, str]:
         return "RollingOut", f"{len(fleet.older)} replicas of the former spec are still to be replaced"
     if not fleet.exists or not fleet.settled:
         return "Creating", "the replicas are being made"
+    if fleet.crowded is not None:
+        return (
+            "WaitingForPlace",
+            f"{len(fleet.leaving)} replicas finish what they run, then there is room ({fleet.crowded})",
+        )
     phases = {pod.phase for pod in fleet.starting if pod.phase is not None}
     if loading := phases - {_SERVING}:
         return "Loading", f"the model is being loaded ({', '.join(sorted(loading))})"

@@ -15,7 +15,7 @@ from pagemill_operator.pod_state import RESTARTS, PodState, read_pod
 from pagemill_operator.render import replicas, template_annotation
 from pagemill_operator.resource import Resource
 from pagemill_operator.template_hash import template_hash
-from pagemill_operator.waiting import Trouble
+from pagemill_operator.waiting import UNSCHEDULABLE, Trouble
 
 # Of several troubles the one that explains most is told: the server's own word first (it is in none of these), a loop last.
 _LAST = (RESTARTS, "CrashLoopBackOff")
@@ -40,6 +40,7 @@ class Fleet:
     trouble: Trouble | None  # the worst that holds the newest up
     settled: bool  # the Deployment's controller has seen what we last wrote
     exists: bool  # the Deployment is there
+    crowded: str | None = None  # the scheduler's words, where the newest wait for the place of those that leave
 
     @property
     def ready(self) -> int:
@@ -72,22 +73,30 @@ def survey(wanted: Wanted, world: World) -> Fleet:
     """Read every pod once."""
     claims = tuple(child for child in world.children if child["kind"] == "PersistentVolumeClaim")
     pods = [read_pod(pod, world.probes.get(pod["metadata"]["name"]), world.events, claims) for pod in world.pods]
-    newest = tuple(pod for pod in pods if not pod.leaving and pod.template_hash == wanted.template_hash)
+    staying = [pod for pod in pods if not pod.leaving and pod.template_hash == wanted.template_hash]
+    alive = [pod for pod in staying if not pod.ended]
+    # One that ended for good is news only until another one is there in its place.
+    newest = tuple(alive) if len(alive) >= wanted.replicas else tuple(staying)
+    leaving = tuple(pod for pod in pods if pod.leaving)
     deployment = world.child("Deployment")
     lacking = (
         sum(pod.ready for pod in newest) < wanted.replicas
     )  # what holds up a replica that goes anyway is no trouble
     troubles = [pod.trouble for pod in newest if pod.trouble is not None and lacking]
+    # A node that is full of replicas that finish what they run is no trouble: they go.
+    crowded = [trouble for trouble in troubles if leaving and trouble.reason == UNSCHEDULABLE]
+    troubles = [trouble for trouble in troubles if trouble not in crowded]
     if not troubles and deployment is not None and lacking:
         troubles = _deployment_troubles(deployment, missing=len(newest) < wanted.replicas, loading=_loading(newest))
     return Fleet(
         wanted=wanted,
         newest=newest,
-        older=tuple(pod for pod in pods if not pod.leaving and pod not in newest),
-        leaving=tuple(pod for pod in pods if pod.leaving),
+        older=tuple(pod for pod in pods if not (pod.leaving or pod.ended or pod in staying)),
+        leaving=leaving,
         trouble=min(troubles, key=_rank, default=None),
         settled=deployment is not None and _observed(deployment),
         exists=deployment is not None,
+        crowded=crowded[0].message if crowded else None,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pagemill.endpoints import READY_PATH
 from pagemill_operator.cluster.interface import Cluster, Key, Manifest, Probe
 from pagemill_operator.labels import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL, SERVER_NAME
+from pagemill_operator.pod_state import has_ended
 
 # What `render` may make, in no order; `plan` deletes those that it no longer makes.
 CHILD_KINDS = ("Deployment", "Service", "ServiceAccount", "PersistentVolumeClaim")
@@ -36,7 +37,7 @@ async def observe(cluster: Cluster, key: Key) -> World:
     """One look. What the cache misses now is mended by the event that brings it up to date."""
     found = await asyncio.gather(*(cluster.children(key, kind) for kind in CHILD_KINDS))
     pods = _sorted(pod for pod in await cluster.children(key, "Pod") if _label(pod, NAME_LABEL) == SERVER_NAME)
-    asked = [pod for pod in pods if (pod.get("status") or {}).get("podIP")]
+    asked = [pod for pod in pods if (pod.get("status") or {}).get("podIP") and not has_ended(pod)]
     answers = await asyncio.gather(*(cluster.probe(pod, READY_PATH) for pod in asked))
     return World(
         children=tuple(child for group in found for child in group if _label(child, MANAGED_BY_LABEL) == FIELD_MANAGER),

@@ -28,6 +28,9 @@ class PodState:
     template_hash: str | None
     ready: bool  # as the kubelet sees it, and not on its way out
     leaving: bool
+    ended: (
+        bool  # for good: evicted, or refused by its node; it is kept to be read, and another one is made in its place
+    )
     trouble: Trouble | None
     failure: Failure | None
     phase: str | None  # of loading, from /ready
@@ -50,6 +53,7 @@ def read_pod(pod: Manifest, probe: Probe | None, events: Iterable[Manifest], cla
         template_hash=(pod["metadata"].get("annotations") or {}).get(TEMPLATE_HASH_ANNOTATION),
         ready=ready,
         leaving=leaving,
+        ended=has_ended(pod),
         trouble=None if ready else _trouble(pod, status, container, failure, tuple(events), tuple(claims)),
         failure=failure,
         phase=_text(body.get("phase")),
@@ -58,6 +62,11 @@ def read_pod(pod: Manifest, probe: Probe | None, events: Iterable[Manifest], cla
         restarts=int(container.get("restartCount", 0)),
         answered=probe is not None and probe.status != 0,
     )
+
+
+def has_ended(pod: Manifest) -> bool:
+    """Whether none of its containers will run again. Its address may be another pod's by now."""
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
 def _trouble(

@@ -44,7 +44,7 @@ def status(
     service = world.child("Service")
     body = Status(
         observed_generation=owner.generation,
-        replicas=len(fleet.newest) + len(fleet.older),
+        replicas=sum(not pod.ended for pod in (*fleet.newest, *fleet.older)),
         ready_replicas=fleet.ready,
         ready=f"{fleet.ready}/{fleet.wanted.replicas}",
         selector=",".join(f"{name}={value}" for name, value in sorted(selector(owner.key.name).items())),

@@ -13,6 +13,7 @@ _PULL = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageN
 _CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 # Warnings that stop a pod. Others only remark on something (MissingClusterDNS, FailedToRetrieveImagePullSecret) and pass.
 _STOPS = ("FailedCreatePodSandBox", "FailedCreatePodContainer", "FailedSync", "NetworkNotReady", "FailedKillPod")
+UNSCHEDULABLE = "Unschedulable"
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]+)")
 
 
@@ -35,10 +36,10 @@ def scheduling_trouble(message: str, claims: Iterable[Manifest]) -> Trouble:
     if missing:
         what = " and ".join(missing)
         return Trouble(
-            "Unschedulable",
+            UNSCHEDULABLE,
             f"no node has enough {what}: add one, free some, or ask for less. The scheduler says: {message}",
         )
-    return Trouble("Unschedulable", f"no node takes the pod: {message}" if message else "no node takes the pod")
+    return Trouble(UNSCHEDULABLE, f"no node takes the pod: {message}" if message else "no node takes the pod")
 
 
 def waiting_trouble(waiting: Mapping[str, Any]) -> Trouble | None:

@@ -100,6 +100,15 @@ async def test_a_pods_trouble_is_told_within_one_pass() -> None:
     assert cluster.writes == ["status chat"]
 
 
+async def test_a_pod_that_ended_for_good_is_not_asked_and_not_counted() -> None:
+    cluster = await served()
+    cluster.put_pod("chat-0", {"phase": "Failed", "reason": "Evicted", "podIP": "10.1.0.9"}, SERVING)
+    await run(cluster)
+    assert cluster.condition(KEY, "Ready")["reason"] == "Evicted"
+    assert cluster.status(KEY)["replicas"] == 0
+    assert cluster.condition(KEY, "ModelAvailable")["status"] == "Unknown", "its address may be another pod's by now"
+
+
 async def test_a_load_is_a_write_every_half_minute_at_most() -> None:
     cluster = await served()
     for percent in range(101):

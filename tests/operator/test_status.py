@@ -107,6 +107,8 @@ class Case(NamedTuple):
     seen: bool = True
 
 
+EVICTED = Pod({"phase": "Failed", "reason": "Evicted", "message": "low on memory", "podIP": "10.1.0.9"})
+NO_GPU = Pod(unscheduled("0/1 nodes are available: 1 Insufficient nvidia.com/gpu."))
 GET_READY = Pod(running(False), loading(47))
 CASES: dict[str, Case] = {
     "serving": Case(
@@ -210,7 +212,7 @@ CASES: dict[str, Case] = {
         (Pod(waiting("ImagePullBackOff", "not found")),), "False ImagePullFailure", degraded="True ImagePullFailure"
     ),
     "no node": Case(
-        (Pod(unscheduled("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")),),
+        (NO_GPU,),
         ready="False Unschedulable",
         says="no node has enough nvidia.com/gpu",
         degraded="True Unschedulable",
@@ -223,10 +225,33 @@ CASES: dict[str, Case] = {
         spec={"modelCache": {"size": "1Gi"}},
     ),
     "evicted": Case(
-        (Pod({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),),
+        (EVICTED,),
         "False Evicted",
         degraded="True Evicted",
         says="low on memory",
+    ),
+    "evicted, another one is there": Case(
+        (EVICTED, Pod(running(True), SERVING)), ready="True Serving", progressing="False Settled", shown="1/1"
+    ),
+    "evicted, another one loads": Case((EVICTED, GET_READY), ready="False Loading", progressing="True Loading"),
+    "evicted of the former spec": Case(
+        (EVICTED._replace(former=True), Pod(running(True), SERVING)),
+        ready="True Serving",
+        progressing="False Settled",
+        shown="1/1",
+    ),
+    "no node until the former one has drained": Case(
+        (Pod(running(False), former=True, leaving=True), NO_GPU),
+        ready="False WaitingForPlace",
+        progressing="True WaitingForPlace",
+        says="1 replicas finish what they run",
+    ),
+    "a crash is told while others drain": Case(
+        (Pod(running(False), leaving=True), NO_GPU, Pod(ended(1))),
+        ready="False ServerEnded",
+        degraded="True ServerEnded",
+        shown="0/2",
+        spec={"replicas": 2},
     ),
     "quota": Case(
         (),
