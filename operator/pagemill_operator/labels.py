@@ -16,7 +16,9 @@ SPEC_HASH_ANNOTATION = (
     "pagemill.dev/spec-hash"  # on an applied child: hash of what was applied, so that an unchanged world needs no write
 )
 TEMPLATE_HASH_ANNOTATION = "pagemill.dev/template-hash"  # on a pod: hash of what of the spec rolls pods (template_hash)
-IMAGE_ANNOTATION = "pagemill.dev/image"  # on a Deployment: the image that its pods were given, kept until a field rolls them
+IMAGE_ANNOTATION = (
+    "pagemill.dev/image"  # on a Deployment: the image that its pods were given, kept until a field rolls them
+)
 PULL_POLICY_ANNOTATION = "pagemill.dev/image-pull-policy"  # and when it is pulled
 SERVER_NAME = "pagemill-server"  # NAME_LABEL's value on whatever serves
 

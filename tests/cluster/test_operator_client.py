@@ -88,6 +88,35 @@ async def test_apply_takes_back_what_a_hand_has_changed(operator: Client, pagemi
     assert FIELD_MANAGER in {entry["manager"] for entry in shown["metadata"]["managedFields"]}
 
 
+async def test_a_port_whose_number_a_hand_changed_is_put_right(operator: Client, pagemill: Cluster) -> None:
+    """The number is what an apply tells ports apart by: it would put ours beside it, and be refused for the name."""
+    await operator.cluster.apply(operator.service())
+    change = [{"op": "replace", "path": "/spec/ports/0/port", "value": 9000}]
+    pagemill.kubectl("patch", "service", NAME, "-n", operator.key.namespace, "--type=json", "-p", json.dumps(change))
+    for wanted in (80, 81):
+        service = operator.service()
+        service["spec"]["ports"][0]["port"] = wanted
+        await operator.cluster.apply(service)
+        assert [port["port"] for port in (await operator.only("Service"))["spec"]["ports"]] == [wanted]
+
+
+async def test_what_others_made_is_left_to_them(operator: Client, pagemill: Cluster) -> None:
+    namespace = operator.key.namespace
+    pagemill.kubectl("create", "service", "clusterip", NAME, "-n", namespace, "--tcp=80")
+    before = pagemill.get("service", NAME, "-n", namespace)
+    with pytest.raises(ClusterError, match="the operator has not made") as caught:
+        await operator.cluster.apply(operator.service())
+    assert caught.value.refused
+    assert pagemill.get("service", NAME, "-n", namespace) == before
+    pagemill.kubectl("delete", "service", NAME, "-n", namespace)
+    await operator.cluster.apply(operator.service())
+    # A hand that takes the labels away does not make it another's.
+    pagemill.kubectl("label", "service", NAME, "-n", namespace, f"{DEPLOYMENT_LABEL}-")
+    operator.cache.remove(await operator.only("Service"))
+    await operator.cluster.apply(operator.service())
+    assert (await operator.only("Service"))["metadata"]["labels"] == {DEPLOYMENT_LABEL: NAME}
+
+
 async def test_what_the_server_refuses_is_its_own_words(operator: Client) -> None:
     wrong = operator.service()
     wrong["spec"]["ports"][0]["port"] = 99999
@@ -101,13 +130,16 @@ async def test_what_the_server_refuses_is_its_own_words(operator: Client) -> Non
 async def test_what_the_account_may_not_do_is_refused(
     operator: Client, pagemill: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = pagemill.kubectl("create", "token", "default", "-n", operator.key.namespace).strip()
+    namespace = operator.key.namespace
+    reader = ("--clusterrole=view", f"--serviceaccount={namespace}:default")
+    pagemill.kubectl("create", "rolebinding", "reader", "-n", namespace, *reader)
+    token = pagemill.kubectl("create", "token", "default", "-n", namespace).strip()
     kubeconfig = json.loads(pagemill.kubectl("config", "view", "--raw", "-o", "json"))
     kubeconfig["users"][0]["user"] = {"token": token}
     (tmp_path / "config").write_text(json.dumps(kubeconfig))
     monkeypatch.setattr(KUBECONFIG, str(tmp_path / "config"))
     async with await connect() as api, aiohttp.ClientSession() as session:
-        powerless = Client(api, session, operator.key.namespace)
+        powerless = Client(api, session, namespace)
         with pytest.raises(ClusterError, match=r"403: .*cannot patch resource \"services\"") as caught:
             await powerless.cluster.apply(powerless.service())
         assert caught.value.refused

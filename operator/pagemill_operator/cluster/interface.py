@@ -63,7 +63,7 @@ class Cluster(Protocol):
         ...
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply, one field manager, forced."""
+        """Server-side apply, one field manager, forced. Refused where the name is taken by what the operator has not made."""
         ...
 
     async def delete(self, ref: ObjectRef) -> None:

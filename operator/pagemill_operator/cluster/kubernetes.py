@@ -15,9 +15,10 @@ from pagemill.endpoints import SERVING_PORT
 from pagemill_operator.cluster import http_probe
 from pagemill_operator.cluster.api import APPLY, MERGE, Api
 from pagemill_operator.cluster.cache import ObjectCache
-from pagemill_operator.cluster.interface import Key, Manifest, ObjectRef, Probe
+from pagemill_operator.cluster.interface import ClusterError, Key, Manifest, ObjectRef, Probe
 from pagemill_operator.cluster.kinds import BY_KIND, EVENT, FOLLOWED, RESOURCE, ApiKind
 from pagemill_operator.cluster.merge_patch import merge_patch
+from pagemill_operator.cluster.ours import is_ours
 from pagemill_operator.labels import DEPLOYMENT_LABEL, FIELD_MANAGER
 
 _PROBE_SECONDS = 2.0
@@ -45,9 +46,40 @@ class KubernetesCluster:
         metadata = manifest["metadata"]
         path = _path(BY_KIND[manifest["kind"]], metadata["namespace"], metadata["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        applied = await self._api.call("PATCH", path, query=query, body=manifest, content_type=APPLY)
+        await self._leave_to_others(manifest)
+        try:
+            applied = await self._api.call("PATCH", path, query=query, body=manifest, content_type=APPLY)
+        except ClusterError as error:
+            if not error.refused or not await self._took_lists(path, manifest):
+                raise
+            applied = await self._api.call("PATCH", path, query=query, body=manifest, content_type=APPLY)
         if applied is not None:
             self._cache.put(applied)
+
+    async def _took_lists(self, path: str, manifest: Manifest) -> bool:
+        """Whether a merge patch, which takes lists whole, was accepted where an apply is refused.
+
+        An apply merges lists by a key. Where a hand has changed the key (a port's number) ours would stand beside theirs, with the
+        same name, for good.
+        """
+        try:
+            query, body = {"fieldManager": FIELD_MANAGER}, {"spec": manifest.get("spec", {})}
+            return await self._api.call("PATCH", path, query=query, body=body, content_type=MERGE) is not None
+        except ClusterError:
+            return False
+
+    async def _leave_to_others(self, manifest: Manifest) -> None:
+        """Raise where the name is taken by what is not ours: a forced apply would take it over, and delete it with the owner."""
+        kind, metadata = BY_KIND[manifest["kind"]], manifest["metadata"]
+        known = self._cache.children(Key(metadata["namespace"], metadata["labels"][DEPLOYMENT_LABEL]), kind.kind)
+        if any(found["metadata"]["name"] == metadata["name"] and is_ours(found, manifest) for found in known):
+            return
+        query = {"fieldSelector": f"metadata.name={metadata['name']}"}  # a list: the Role gives no get
+        page = await self._api.call("GET", _path(kind, metadata["namespace"]), query=query)
+        if any(not is_ours(found, manifest) for found in (page or {}).get("items", ())):
+            raise ClusterError(
+                "there is one that the operator has not made: delete or rename one of the two", refused=True
+            )
 
     async def delete(self, ref: ObjectRef) -> None:
         path = _path(BY_KIND[ref.kind], ref.namespace, ref.name)
