@@ -30,6 +30,7 @@ async def reconcile(cluster: Cluster, key: Key, now: datetime, settings: Setting
     owner, previous = owner_of(manifest), manifest.get("status") or {}
     resource, refusal = _accept(manifest)
     world = await observe(cluster, key)
+    refusals: tuple[str, ...] = ()
     if resource is not None and refusal is None:
         desired = render(resource, settings, world.child("Deployment"))
         refusals = await apply(cluster, plan(owner, desired, world))
@@ -42,7 +43,7 @@ async def reconcile(cluster: Cluster, key: Key, now: datetime, settings: Setting
     new = status(owner, spec, fleet, world, refusal, previous, now)
     if changed := changes(new, previous):
         await cluster.patch_status(key, changed)
-    return look_again(fleet, new.get("capacity"), settings)
+    return look_again(fleet, new.get("capacity"), bool(refusals), settings)
 
 
 def _accept(manifest: Manifest) -> tuple[Resource | None, Trouble | None]:

@@ -21,6 +21,7 @@ class Settings:
     image_pull_policy: str | None = None  # None: Kubernetes' own default
     version: str = __version__
     look_again_seconds: float = 2.0  # while a replica loads: progress has no event of its own
+    refused_seconds: float = 60.0  # while the cluster refuses a write
     settle_seconds: float = 15.0  # while a replica that serves has not said its capacity yet
 
     def image(self, accelerator: str) -> str:

@@ -65,13 +65,16 @@ def changes(new: Mapping[str, Any], previous: Mapping[str, Any]) -> dict[str, An
     return {} if same else {**new, **gone}
 
 
-def look_again(fleet: Fleet, capacity: object, settings: Settings) -> float | None:
-    """Seconds until another look is worth it: no event that is watched tells of loading, of capacity or of a volume that fails."""
+def look_again(fleet: Fleet, capacity: object, refused: bool, settings: Settings) -> float | None:
+    """Seconds until another look is worth it: no event that is watched tells of loading, of capacity or of a volume that fails.
+
+    `refused`: the cluster refused a write. What it was refused for (a quota, a webhook, another's object) is watched by nobody.
+    """
     if any(pod.answered or pod.phase for pod in fleet.starting):
         return settings.look_again_seconds
     if (fleet.ready and capacity is None) or any(pod.trouble is None for pod in fleet.starting):
         return settings.settle_seconds
-    return None
+    return settings.refused_seconds if refused else None
 
 
 def _capacity(fleet: Fleet, previous: Mapping[str, Any]) -> Capacity | None:

@@ -213,7 +213,7 @@ async def test_a_refused_first_spec_makes_nothing() -> None:
 async def test_what_the_cluster_refuses_is_quoted_and_the_rest_is_made() -> None:
     cluster = MemoryCluster(stored(modelCache={"size": "1Gi"}))
     cluster.refuse["PersistentVolumeClaim"] = ClusterError("exceeded quota: storage", refused=True)
-    await run(cluster)
+    assert await run(cluster) == SETTINGS.refused_seconds, "no event tells that the quota has grown"
     ready = cluster.condition(KEY, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "ApplyRefused")
     assert "PersistentVolumeClaim chat-models: exceeded quota: storage" in ready["message"]

@@ -481,7 +481,7 @@ def test_another_look_is_worth_it_where_no_event_tells(
     pods: tuple[Pod, ...], capacity: Any, seconds: float | None
 ) -> None:
     seen = world(*pods, spec={})
-    assert look_again(survey(wanted_of(read(stored())), seen), capacity, Settings()) == seconds
+    assert look_again(survey(wanted_of(read(stored())), seen), capacity, False, Settings()) == seconds
 
 
 def test_without_a_deployment_nothing_is_wanted_of_before() -> None:
