@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from pagemill.failures import Failure, FailureReason
 from pagemill_operator.cluster.interface import ClusterError, Key
+from pagemill_operator.labels import DEPLOYMENT_LABEL
 from pagemill_operator.reconcile import reconcile
 from pagemill_operator.settings import Settings
 from tests.operator.golden_cases import EVERYTHING, SETTINGS
@@ -164,6 +166,17 @@ async def test_a_later_operator_restarts_no_pod_and_writes_nothing() -> None:
     cluster = await served()
     await run(cluster, 3, Settings(cpu_image="registry.example/next", image_pull_policy="Always", version="next"))
     assert cluster.writes == []
+
+
+async def test_a_users_own_object_with_our_label_is_neither_taken_for_ours_nor_deleted() -> None:
+    cluster = await served()
+    own = copy.deepcopy(cluster.child("Service"))
+    own["metadata"] |= {"name": "a-second-door", "labels": {DEPLOYMENT_LABEL: "chat"}}
+    own["spec"]["ports"][0]["port"] = 9999
+    cluster.objects = {("Service", "a-second-door"): own, **cluster.objects}
+    await run(cluster)
+    assert cluster.writes == []
+    assert cluster.status(KEY)["url"] == "http://chat.team.svc:8000/v1"
 
 
 async def test_a_claim_goes_with_the_field_and_a_retained_one_stays() -> None:
