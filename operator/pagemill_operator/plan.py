@@ -16,7 +16,7 @@ from pagemill_operator.cluster.interface import Manifest, ObjectRef
 from pagemill_operator.labels import SPEC_HASH_ANNOTATION
 from pagemill_operator.observe import World
 from pagemill_operator.resource import Owner
-from pagemill_operator.same import reads_as_written
+from pagemill_operator.same import amount, reads_as_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ Action = Apply | Delete
 def plan(owner: Owner, desired: Sequence[Manifest], world: World) -> tuple[Action, ...]:
     """Applies in the order of `desired`, then deletions."""
     live = {_identity(child): child for child in world.children}
-    wanted = {_identity(manifest): _stamped(manifest) for manifest in desired}
+    wanted = {_identity(found): _as_grown(_stamped(found), live.get(_identity(found))) for found in desired}
     applies = (Apply(manifest) for who, manifest in wanted.items() if not _is_settled(manifest, live.get(who)))
     deletes = (Delete(_ref(child)) for who, child in live.items() if who not in wanted and _is_ours(child, owner))
     return (*applies, *deletes)
@@ -47,6 +47,21 @@ def plan(owner: Owner, desired: Sequence[Manifest], world: World) -> tuple[Actio
 
 def _is_settled(wanted: Manifest, live: Manifest | None) -> bool:
     return live is not None and reads_as_written(wanted, live)
+
+
+def _as_grown(manifest: Manifest, live: Manifest | None) -> Manifest:
+    """A claim's storage can't shrink: what a hand or a volume autoscaler has enlarged is wanted as it is."""
+    if live is None or manifest["kind"] != "PersistentVolumeClaim":
+        return manifest
+    requested, found = _storage(manifest), _storage(live)
+    if found is None or (amount(found) or 0) <= (amount(requested) or 0):
+        return manifest
+    return {**manifest, "spec": {**manifest["spec"], "resources": {"requests": {"storage": found}}}}
+
+
+def _storage(claim: Manifest) -> str | None:
+    requests: dict[str, str] = (claim["spec"].get("resources") or {}).get("requests") or {}
+    return requests.get("storage")
 
 
 def _stamped(manifest: Manifest) -> Manifest:

@@ -37,8 +37,8 @@ def reads_as_written(wanted: Any, live: Any, *, quantity: bool = False) -> bool:
     if live is None:
         return wanted in (None, "", 0, False)
     if quantity and wanted != live:
-        amount = _amount(wanted)
-        return amount is not None and amount == _amount(live)
+        number = amount(wanted)
+        return number is not None and number == amount(live)
     return bool(wanted == live)
 
 
@@ -63,7 +63,8 @@ def _keyed_by(name: str, elements: Sequence[Any]) -> bool:
     return bool(elements) and len({element[name] for element in elements}) == len(elements)
 
 
-def _amount(text: Any) -> Decimal | None:
+def amount(text: Any) -> Decimal | None:
+    """The number that a quantity stands for; None where it is none."""
     number = str(text)
     digits = number.rstrip("mkMGTPEi")
     try:

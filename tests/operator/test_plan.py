@@ -104,6 +104,33 @@ def test_what_others_own_is_left_alone() -> None:
     assert planned(world) == []
 
 
+GROWN = {"modelCache": {"size": "2Gi"}}
+
+
+def _claim_of(size: str) -> tuple[World, Any]:
+    world = applied(**GROWN)
+    claim: Any = next(child for child in world.children if child["kind"] == "PersistentVolumeClaim")
+    claim["spec"]["resources"]["requests"]["storage"] = size
+    return world, claim
+
+
+@pytest.mark.parametrize(
+    ("size", "actions"), [("3Gi", []), ("3072Mi", []), ("2048Mi", []), ("1Gi", ["apply PersistentVolumeClaim"])]
+)
+def test_a_claim_that_has_grown_is_not_shrunk(size: str, actions: list[str]) -> None:
+    """By a hand or a volume autoscaler: the API server would refuse it for good."""
+    world, _ = _claim_of(size)
+    assert planned(world, **GROWN) == actions
+
+
+def test_nor_when_it_is_written_for_another_reason() -> None:
+    world, claim = _claim_of("3Gi")
+    _unlabel(claim)
+    (action,) = plan(read(stored(**GROWN)).owner, desired(**GROWN), world)
+    assert isinstance(action, Apply)
+    assert action.manifest["spec"]["resources"]["requests"]["storage"] == "3Gi"
+
+
 def test_another_owners_child_is_not_deleted() -> None:
     world = applied(**CACHE)
     world.children[1]["metadata"]["ownerReferences"][0]["uid"] = "of-a-former-deployment"  # type: ignore[index]
