@@ -1,4 +1,7 @@
-"""Whether an object that has a child's name is ours: a forced apply would take over another's, and delete it with the owner. Pure."""
+"""Whether an object that has a child's name is ours: a forced apply would take over another's, and its owner's end delete it.
+
+Pure; called by `kubernetes` before it makes a child.
+"""
 
 from __future__ import annotations
 
