@@ -12,6 +12,7 @@ from typing import Any
 
 _QUANTITIES = ("limits", "requests", "sizeLimit")  # the fields whose values (or whose members' values) are quantities
 _KEYS = ("name", "mountPath", "uid", "key")  # by which elements of a list are told apart, as server-side apply does
+_ATOMIC = ("selector", "nodeSelector")  # maps that have one owner: what a hand added to them is a change of ours
 _SUFFIXES: dict[str, Decimal | int] = {
     "": 1,
     "m": Decimal("0.001"),
@@ -29,7 +30,8 @@ def reads_as_written(wanted: Any, live: Any, *, quantity: bool = False) -> bool:
     """Every field of `wanted` is in `live` with the same value."""
     if isinstance(wanted, Mapping):
         return isinstance(live, Mapping) and all(
-            reads_as_written(value, live.get(name), quantity=quantity or name in _QUANTITIES)
+            _same_members(value, live.get(name), name)
+            and reads_as_written(value, live.get(name), quantity=quantity or name in _QUANTITIES)
             for name, value in wanted.items()
         )
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
@@ -40,6 +42,11 @@ def reads_as_written(wanted: Any, live: Any, *, quantity: bool = False) -> bool:
         number = amount(wanted)
         return number is not None and number == amount(live)
     return bool(wanted == live)
+
+
+def _same_members(wanted: Any, live: Any, name: str) -> bool:
+    """Where a map has one owner, it must have no other members either."""
+    return name not in _ATOMIC or not isinstance(live, Mapping) or set(live) == set(wanted or ())
 
 
 def _same_list(wanted: Sequence[Any], live: Any, quantity: bool) -> bool:

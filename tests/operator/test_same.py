@@ -19,6 +19,8 @@ SAME: list[tuple[Any, Any]] = [
     ({"args": ["--a", "1"]}, {"args": ["--a", "1"]}),
     ({"mounts": [{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]},) * 2,
     ({"emptyDir": {}}, {"emptyDir": {}}),
+    ({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "another's"}}),
+    ({"selector": {"a": "1"}}, {"selector": {"a": "1"}}),
 ]
 DIFFERENT: list[tuple[Any, Any]] = [
     ({"a": 1}, {"a": 2}),
@@ -35,6 +37,9 @@ DIFFERENT: list[tuple[Any, Any]] = [
     ({"limits": {"memory": "2Gi"}}, {"limits": {"memory": "much"}}),
     ({"image": "1024Mi"}, {"image": "1Gi"}),  # looks like a quantity and is none
     ({"emptyDir": {}}, {"hostPath": {"path": "/"}}),
+    ({"selector": {"a": "1"}}, {"selector": {"a": "1", "b": "by hand"}}),  # a Service that would find no pod
+    ({"selector": {"a": "1"}}, {}),
+    ({"nodeSelector": {"a": "1"}}, {"nodeSelector": {"a": "1", "b": "by hand"}}),
 ]
 
 
