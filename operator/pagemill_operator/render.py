@@ -109,6 +109,7 @@ def _deployment_spec(resource: Resource, image: Image, hashed: str) -> dict[str,
     annotations = {**spec.pod.annotations, TEMPLATE_HASH_ANNOTATION: hashed}
     return {
         "replicas": replicas(spec),
+        "paused": False,  # said, so that it is ours: a hand's pause would hold up every later rollout in silence
         "revisionHistoryLimit": _HISTORY,
         # Kubernetes' deadline must not be shorter than a load that moves; the server itself says when one stalls.
         "progressDeadlineSeconds": spec.startup.timeout_seconds + 600,

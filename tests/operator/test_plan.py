@@ -86,7 +86,11 @@ def _disown(child: Any) -> None:
     child["metadata"]["ownerReferences"] = []
 
 
-@pytest.mark.parametrize("by_hand", [_scale, _image, _unlabel, _disown])
+def _pause(child: Any) -> None:
+    child["spec"]["paused"] = True
+
+
+@pytest.mark.parametrize("by_hand", [_scale, _image, _unlabel, _disown, _pause])
 def test_what_a_hand_changed_is_put_right(by_hand: Callable[[Any], None]) -> None:
     world = applied()
     by_hand(world.children[-1])
