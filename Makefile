@@ -25,9 +25,9 @@ demo: ## a model answers on this machine (KEEP=1 leaves it running)
 
 .PHONY: test
 test: ## the whole suite, the real model and a real Kubernetes included
-	@echo "Tests: an environment in .venv (first time about 3 minutes), the demo model, the unit tests (about 2 minutes), and, as root,"
-	echo "a real Kubernetes built from Go modules (first time about 15 minutes, then cached in ~/.cache/pagemill) with the tests on it"
-	echo "(about 10 minutes). Not root: those skip, and say how to run them."
+	@echo "Tests: an environment in .venv (first time about 3 minutes), the demo model, and, as root, a real Kubernetes"
+	echo "built from Go modules (first time about 14 minutes, then cached in ~/.cache/pagemill, 20 GB) with the tests on it (about 4"
+	echo "minutes; not root: they skip, and say how to run them); then the tests that need none (about 5 minutes)."
 	$(MAKE) $(BIN)/.installed model
 	$(BIN)/python -m pytest
 
@@ -70,7 +70,7 @@ cluster-down: $(BIN)/.installed ## end it
 
 .PHONY: demo-cluster
 demo-cluster: $(BIN)/.installed model ## the demo on that Kubernetes: apply, ready, ask, delete
-	@echo "Demo on Kubernetes: built from Go modules the first time (about 15 minutes, cached in ~/.cache/pagemill), then about a minute."
+	@echo "Demo on Kubernetes: built from Go modules the first time (about 14 minutes, cached in ~/.cache/pagemill), then about a minute."
 	$(BIN)/python tests/cluster/demo_cluster.py
 
 .PHONY: image

@@ -38,7 +38,7 @@ class FitRequest:
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 256
     kv_cache_bytes: int | None = None  # given: taken as it is (the CPU way)
-    weights_bytes: int | None = None  # in memory; None: parameters x dtype_bytes
+    packs_weights: bool = False  # the CPU way: a tied output head is packed for its product, a copy beside the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,7 @@ class MemoryFit:
 def fit(request: FitRequest) -> MemoryFit:
     """Divide the memory; never raises for a model that does not fit."""
     config = request.config
-    weights = (
-        request.weights_bytes if request.weights_bytes is not None else config.num_parameters() * request.dtype_bytes
-    )
+    weights = weights_bytes(request)
     activation = activation_bytes(request)
     per_token = config.kv_bytes_per_token(request.dtype_bytes)
     if request.kv_cache_bytes is not None:
@@ -83,6 +81,13 @@ def fit(request: FitRequest) -> MemoryFit:
         max_model_len_that_fits=longest,
         failure=_failure(request, weights + activation, per_token, wanted, longest),
     )
+
+
+def weights_bytes(request: FitRequest) -> int:
+    """What the weights take in memory, in bytes."""
+    config = request.config
+    copies = config.vocab_size * config.hidden_size if request.packs_weights and config.tie_word_embeddings else 0
+    return (config.num_parameters() + copies) * request.dtype_bytes
 
 
 def activation_bytes(request: FitRequest) -> int:

@@ -38,9 +38,10 @@ def fit_request(spec: LLMDeploymentSpec, files: ModelFiles, gpu_memory: int | No
     if config.sliding_window is not None:  # as the server: beyond its window it can't compute
         longest = min(config.sliding_window, config.max_position_embeddings)
         config = replace(config, max_position_embeddings=longest)
+    element = _BYTES.get(engine.dtype, 4 if on_cpu else 2)
     return FitRequest(
         config=config,
-        dtype_bytes=_BYTES.get(engine.dtype, 4 if on_cpu else 2),
+        dtype_bytes=element,
         memory_bytes=memory,
         utilization=spec.gpu_memory_utilization,
         block_size=engine.block_size or BLOCK_SIZE,
@@ -48,4 +49,5 @@ def fit_request(spec: LLMDeploymentSpec, files: ModelFiles, gpu_memory: int | No
         max_num_batched_tokens=engine.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS,
         max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
         kv_cache_bytes=cache,
+        packs_weights=on_cpu and element == 4,
     )

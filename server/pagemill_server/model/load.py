@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.memory_fit import FitRequest, MemoryFit, fit
+from pagemill.memory_fit import FitRequest, MemoryFit, fit, weights_bytes
 from pagemill.model_config import ModelConfig
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
@@ -80,32 +80,25 @@ def fit_memory(
         longest = min(config.sliding_window, config.max_position_embeddings)
         config = replace(config, max_position_embeddings=longest)
     size = placement.dtype.itemsize
-    weights = config.num_parameters() * size
-    if config.tie_word_embeddings and placement.dtype == torch.float32 and can_pack():
-        weights += (
-            config.vocab_size * config.hidden_size * size
-        )  # the table is kept for look-ups beside its packed form
     free = host_limits.available_memory()
+    request = FitRequest(
+        config=config,
+        dtype_bytes=size,
+        memory_bytes=free,
+        block_size=cache.block_size,
+        max_model_len=options.max_model_len,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        max_num_seqs=scheduler.max_num_seqs,
+        packs_weights=placement.dtype == torch.float32 and can_pack(),
+    )
     given = cache.memory_bytes
     if given is None:
-        given = min(MOST_CACHE, int(CACHE_SHARE * max(0, free - weights)))
+        given = min(MOST_CACHE, int(CACHE_SHARE * max(0, free - weights_bytes(request))))
         # More than all sequences at their longest could never be used.
         longest = options.max_model_len or config.max_position_embeddings
         blocks = scheduler.max_num_seqs * -(-longest // cache.block_size)
         given = min(given, blocks * cache.block_size * config.kv_bytes_per_token(size))
-    return fit(
-        FitRequest(
-            config=config,
-            dtype_bytes=size,
-            memory_bytes=free,
-            block_size=cache.block_size,
-            max_model_len=options.max_model_len,
-            max_num_batched_tokens=scheduler.max_num_batched_tokens,
-            max_num_seqs=scheduler.max_num_seqs,
-            kv_cache_bytes=given,
-            weights_bytes=weights,
-        )
-    )
+    return fit(replace(request, kv_cache_bytes=given))
 
 
 def _check(options: ModelOptions, cache: CacheConfig, config: ModelConfig) -> None:

@@ -1,0 +1,44 @@
+"""What `pagemill plan` predicts for a manifest is what the server of its rendered flags then has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pagemill.memory_fit import fit
+from pagemill.model_files import inspect
+from pagemill_operator.fit_request import fit_request
+from pagemill_operator.render import render
+from pagemill_operator.resource import read
+from pagemill_server.cli import parse
+from pagemill_server.model.load import load_runner
+from tests.operator.golden_cases import SETTINGS
+from tests.server.tiny import write_tiny_llama
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_the_plan_is_what_the_server_has(tmp_path: Path, tied: bool) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny", tie_word_embeddings=tied)
+    resource = read(
+        {
+            "apiVersion": "pagemill.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": "tiny", "namespace": "default"},
+            "spec": {
+                "model": f"file://{folder}",
+                "accelerator": "cpu",
+                "maxModelLen": 128,
+                "engine": {"kvCacheGiB": 0.001, "dtype": "float32", "blockSize": 16, "maxNumSeqs": 8},
+            },
+        }
+    )
+    files = inspect(folder)
+    predicted = fit(fit_request(resource.spec, files, None))
+    (container,) = render(resource, SETTINGS)[-1]["spec"]["template"]["spec"]["containers"]
+    settings = parse([*container["command"][2:], *container["args"]])
+    _, limits, measured = load_runner(
+        files, settings.model, settings.cache, settings.scheduler, lambda done, total: None
+    )
+    assert measured == predicted
+    assert (limits.num_blocks, limits.max_model_len) == (predicted.num_blocks, 128)
