@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pagemill_operator.cluster.interface import Cluster, ClusterError
+from pagemill_operator.cluster.interface import Cluster, ClusterError, NameTaken
 from pagemill_operator.plan import Action, Apply
 
 
 async def apply(cluster: Cluster, actions: Sequence[Action]) -> tuple[str, ...]:
-    """One write after the other, in order; a refused one does not hold up the rest. Returns the refusals."""
-    refusals = []
+    """One write after the other, in order; a refused one does not hold up the rest. Returns the refusals.
+
+    But for pods that would run as another's account, or write into another's claim: they are not made.
+    """
+    refusals, taken = [], False
     for action in actions:
+        if taken and isinstance(action, Apply) and action.manifest["kind"] == "Deployment":
+            continue
         try:
             if isinstance(action, Apply):
                 await cluster.apply(action.manifest)
@@ -24,6 +29,7 @@ async def apply(cluster: Cluster, actions: Sequence[Action]) -> tuple[str, ...]:
         except ClusterError as error:
             if not error.refused:
                 raise
+            taken = taken or isinstance(error, NameTaken)
             refusals.append(_named(action, str(error)))
     return tuple(refusals)
 

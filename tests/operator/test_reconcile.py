@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pagemill.failures import Failure, FailureReason
-from pagemill_operator.cluster.interface import ClusterError, Key
+from pagemill_operator.cluster.interface import ClusterError, Key, NameTaken
 from pagemill_operator.labels import DEPLOYMENT_LABEL
 from pagemill_operator.reconcile import reconcile
 from pagemill_operator.settings import Settings
@@ -230,6 +230,18 @@ async def test_what_the_cluster_refuses_is_quoted_and_the_rest_is_made() -> None
     ready = cluster.condition(KEY, "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "ApplyRefused")
     assert "PersistentVolumeClaim chat-models: exceeded quota: storage" in ready["message"]
+    assert ("Deployment", "chat") in cluster.objects
+
+
+@pytest.mark.parametrize("kind", ["ServiceAccount", "PersistentVolumeClaim"])
+async def test_no_pod_uses_what_belongs_to_another(kind: str) -> None:
+    cluster = MemoryCluster(stored(modelCache={"size": "1Gi"}))
+    cluster.refuse[kind] = NameTaken()
+    await run(cluster)
+    assert "the operator has not made" in cluster.condition(KEY, "Ready")["message"]
+    assert ("Deployment", "chat") not in cluster.objects
+    cluster.refuse.clear()
+    await run(cluster)
     assert ("Deployment", "chat") in cluster.objects
 
 

@@ -50,6 +50,13 @@ class ClusterError(Exception):
         self.retry_after = retry_after
 
 
+class NameTaken(ClusterError):
+    """A child's name belongs to an object that the operator has not made."""
+
+    def __init__(self) -> None:
+        super().__init__("there is one that the operator has not made: delete or rename one of the two", refused=True)
+
+
 class Cluster(Protocol):
     """Reads come from a cache that may lag behind; whatever is missed is mended by the event that brings the cache up to date."""
 
@@ -63,7 +70,7 @@ class Cluster(Protocol):
         ...
 
     async def apply(self, manifest: Manifest) -> None:
-        """Server-side apply, one field manager, forced. Refused where the name is taken by what the operator has not made."""
+        """Server-side apply, one field manager, forced. NameTaken where the name is another's."""
         ...
 
     async def delete(self, ref: ObjectRef) -> None:

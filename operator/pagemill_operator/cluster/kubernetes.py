@@ -15,7 +15,7 @@ from pagemill.endpoints import SERVING_PORT
 from pagemill_operator.cluster import http_probe
 from pagemill_operator.cluster.api import APPLY, MERGE, Api
 from pagemill_operator.cluster.cache import ObjectCache
-from pagemill_operator.cluster.interface import ClusterError, Key, Manifest, ObjectRef, Probe
+from pagemill_operator.cluster.interface import ClusterError, Key, Manifest, NameTaken, ObjectRef, Probe
 from pagemill_operator.cluster.kinds import BY_KIND, EVENT, FOLLOWED, RESOURCE, ApiKind
 from pagemill_operator.cluster.merge_patch import merge_patch
 from pagemill_operator.cluster.ours import is_ours
@@ -77,9 +77,7 @@ class KubernetesCluster:
         query = {"fieldSelector": f"metadata.name={metadata['name']}"}  # a list: the Role gives no get
         page = await self._api.call("GET", _path(kind, metadata["namespace"]), query=query)
         if any(not is_ours(found, manifest) for found in (page or {}).get("items", ())):
-            raise ClusterError(
-                "there is one that the operator has not made: delete or rename one of the two", refused=True
-            )
+            raise NameTaken
 
     async def delete(self, ref: ObjectRef) -> None:
         path = _path(BY_KIND[ref.kind], ref.namespace, ref.name)
