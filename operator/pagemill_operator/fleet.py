@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from pagemill_operator.cluster.interface import Manifest
@@ -19,6 +20,7 @@ from pagemill_operator.waiting import UNSCHEDULABLE, Trouble
 
 # Of several troubles the one that explains most is told: the server's own word first (it is in none of these), a loop last.
 _LAST = (RESTARTS, "CrashLoopBackOff")
+_KILL_TAKES = timedelta(seconds=30)  # after a grace period is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def standing(world: World) -> Wanted:
     return Wanted(int(deployment["spec"].get("replicas", 1)), template_annotation(deployment))
 
 
-def survey(wanted: Wanted, world: World) -> Fleet:
+def survey(wanted: Wanted, world: World, now: datetime) -> Fleet:
     """Read every pod once."""
     claims = tuple(child for child in world.children if child["kind"] == "PersistentVolumeClaim")
     pods = [read_pod(pod, world.probes.get(pod["metadata"]["name"]), world.events, claims) for pod in world.pods]
@@ -83,8 +85,9 @@ def survey(wanted: Wanted, world: World) -> Fleet:
         sum(pod.ready for pod in newest) < wanted.replicas
     )  # what holds up a replica that goes anyway is no trouble
     troubles = [pod.trouble for pod in newest if pod.trouble is not None and lacking]
-    # A node that is full of replicas that finish what they run is no trouble: they go.
-    crowded = [trouble for trouble in troubles if leaving and trouble.reason == UNSCHEDULABLE]
+    # A node that is full of replicas that finish what they run is no trouble: they go. One that is lost with them is.
+    room = any(_leaves_in_time(pod, now) for pod in world.pods)
+    crowded = [trouble for trouble in troubles if room and trouble.reason == UNSCHEDULABLE]
     troubles = [trouble for trouble in troubles if trouble not in crowded]
     if not troubles and deployment is not None and lacking:
         troubles = _deployment_troubles(deployment, missing=len(newest) < wanted.replicas, loading=_loading(newest))
@@ -98,6 +101,12 @@ def survey(wanted: Wanted, world: World) -> Fleet:
         exists=deployment is not None,
         crowded=crowded[0].message if crowded else None,
     )
+
+
+def _leaves_in_time(pod: Manifest, now: datetime) -> bool:
+    """Kubernetes sets a pod's deletionTimestamp to the end of its grace period."""
+    end = pod["metadata"].get("deletionTimestamp")
+    return end is not None and now < datetime.fromisoformat(end) + _KILL_TAKES
 
 
 def _rank(trouble: Trouble) -> tuple[int, str, str]:

@@ -38,7 +38,7 @@ async def reconcile(cluster: Cluster, key: Key, now: datetime, settings: Setting
         refusal = Trouble("ApplyRefused", "the cluster refuses " + "; ".join(refusals)) if refusals else None
     else:
         wanted = standing(world)
-    fleet = survey(wanted, world)
+    fleet = survey(wanted, world, now)
     spec = resource.spec if resource is not None else None
     new = status(owner, spec, fleet, world, refusal, previous, now)
     if changed := changes(new, previous):

@@ -72,7 +72,7 @@ def look_again(fleet: Fleet, capacity: object, refused: bool, settings: Settings
     """
     if any(pod.answered or pod.phase for pod in fleet.starting):
         return settings.look_again_seconds
-    if (fleet.ready and capacity is None) or any(pod.trouble is None for pod in fleet.starting):
+    if fleet.crowded or (fleet.ready and capacity is None) or any(pod.trouble is None for pod in fleet.starting):
         return settings.settle_seconds
     return settings.refused_seconds if refused else None
 

@@ -35,6 +35,7 @@ from tests.operator.pod_statuses import (
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+DRAINS = "2026-01-01T18:00:00Z"
 TOO_SMALL = Failure(
     FailureReason.KV_CACHE_TOO_SMALL,
     "one sequence of 9000 tokens needs more",
@@ -50,7 +51,7 @@ class Pod(NamedTuple):
     status: Mapping[str, Any]
     answer: Probe | None = None
     former: bool = False  # of a former template
-    leaving: bool = False
+    leaving: str | None = None  # the end of its grace period
 
 
 def world(
@@ -67,7 +68,7 @@ def world(
         if pod.former:
             metadata["annotations"] = {"pagemill.dev/template-hash": "former"}
         if pod.leaving:
-            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            metadata["deletionTimestamp"] = pod.leaving
         made.append({"metadata": metadata, "status": pod.status})
         if pod.answer is not None:
             answers[f"chat-{number}"] = pod.answer
@@ -83,7 +84,7 @@ def told(
 ) -> dict[str, Any]:
     resource = read(stored(generation=4, **spec))
     wanted = wanted_of(resource) if refusal is None else standing(seen)
-    return status(resource.owner, resource.spec, survey(wanted, seen), seen, refusal, previous or {}, now)
+    return status(resource.owner, resource.spec, survey(wanted, seen, now), seen, refusal, previous or {}, now)
 
 
 def condition(body: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -241,13 +242,18 @@ CASES: dict[str, Case] = {
         shown="1/1",
     ),
     "no node until the former one has drained": Case(
-        (Pod(running(False), former=True, leaving=True), NO_GPU),
+        (Pod(running(False), former=True, leaving=DRAINS), NO_GPU),
         ready="False WaitingForPlace",
         progressing="True WaitingForPlace",
         says="1 replicas finish what they run",
     ),
+    "no node, and the former one is lost with its own": Case(
+        (Pod(running(False), former=True, leaving="2026-01-01T11:59:00Z"), NO_GPU),
+        ready="False Unschedulable",
+        degraded="True Unschedulable",
+    ),
     "a crash is told while others drain": Case(
-        (Pod(running(False), leaving=True), NO_GPU, Pod(ended(1))),
+        (Pod(running(False), leaving=DRAINS), NO_GPU, Pod(ended(1))),
         ready="False ServerEnded",
         degraded="True ServerEnded",
         shown="0/2",
@@ -284,7 +290,7 @@ CASES: dict[str, Case] = {
         (), ready="True ScaledToZero", progressing="False ScaledToZero", shown="0/0", spec={"replicas": 0}
     ),
     "suspended, the last one drains": Case(
-        (Pod(running(True), SERVING, leaving=True),),
+        (Pod(running(True), SERVING, leaving=DRAINS),),
         ready="True ScaledToZero",
         progressing="True ScalingDown",
         shown="0/0",
@@ -437,7 +443,7 @@ def test_a_refusal_is_told_and_what_runs_is_counted() -> None:
 
 
 def test_draining() -> None:
-    body = told(world(Pod(running(True), SERVING), Pod(running(True), SERVING, leaving=True), spec={}), {})
+    body = told(world(Pod(running(True), SERVING), Pod(running(True), SERVING, leaving=DRAINS), spec={}), {})
     assert condition(body, "Draining")["status"] == "True"
     assert body["replicas"] == 1
 
@@ -473,6 +479,7 @@ def test_the_url_is_where_clients_reach_it(service: dict[str, Any], url: str) ->
         ((Pod(running(True), Probe(0, {})),), None, Settings().settle_seconds),
         ((Pod(running(True), SERVING),), CAPACITY, None),
         ((Pod(unscheduled("no")),), None, None),
+        ((Pod(unscheduled("no")), Pod(running(False), leaving=DRAINS)), None, Settings().settle_seconds),
         ((Pod(waiting("ContainerCreating")),), None, Settings().settle_seconds),
         ((), None, None),
     ],
@@ -481,7 +488,7 @@ def test_another_look_is_worth_it_where_no_event_tells(
     pods: tuple[Pod, ...], capacity: Any, seconds: float | None
 ) -> None:
     seen = world(*pods, spec={})
-    assert look_again(survey(wanted_of(read(stored())), seen), capacity, False, Settings()) == seconds
+    assert look_again(survey(wanted_of(read(stored())), seen, NOW), capacity, False, Settings()) == seconds
 
 
 def test_without_a_deployment_nothing_is_wanted_of_before() -> None:
