@@ -16,7 +16,7 @@ from pagemill_operator.pod_state import RESTARTS, PodState, read_pod
 from pagemill_operator.render import replicas, template_annotation
 from pagemill_operator.resource import Resource
 from pagemill_operator.template_hash import template_hash
-from pagemill_operator.waiting import UNSCHEDULABLE, Trouble
+from pagemill_operator.waiting import Trouble, wants_room
 
 # Of several troubles the one that explains most is told: the server's own word first (it is in none of these), a loop last.
 _LAST = (RESTARTS, "CrashLoopBackOff")
@@ -87,7 +87,7 @@ def survey(wanted: Wanted, world: World, now: datetime) -> Fleet:
     troubles = [pod.trouble for pod in newest if pod.trouble is not None and lacking]
     # A node that is full of replicas that finish what they run is no trouble: they go. One that is lost with them is.
     room = any(_leaves_in_time(pod, now) for pod in world.pods)
-    crowded = [trouble for trouble in troubles if room and trouble.reason == UNSCHEDULABLE]
+    crowded = [trouble for trouble in troubles if room and wants_room(trouble)]
     troubles = [trouble for trouble in troubles if trouble not in crowded]
     if not troubles and deployment is not None and lacking:
         troubles = _deployment_troubles(deployment, missing=len(newest) < wanted.replicas, loading=_loading(newest))

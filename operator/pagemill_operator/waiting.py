@@ -13,7 +13,6 @@ _PULL = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageN
 _CREATE = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 # Warnings that stop a pod. Others only remark on something (MissingClusterDNS, FailedToRetrieveImagePullSecret) and pass.
 _STOPS = ("FailedCreatePodSandBox", "FailedCreatePodContainer", "FailedSync", "NetworkNotReady", "FailedKillPod")
-UNSCHEDULABLE = "Unschedulable"
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./_-]+)")
 
 
@@ -36,10 +35,15 @@ def scheduling_trouble(message: str, claims: Iterable[Manifest]) -> Trouble:
     if missing:
         what = " and ".join(missing)
         return Trouble(
-            UNSCHEDULABLE,
+            "Unschedulable",
             f"no node has enough {what}: add one, free some, or ask for less. The scheduler says: {message}",
         )
-    return Trouble(UNSCHEDULABLE, f"no node takes the pod: {message}" if message else "no node takes the pod")
+    return Trouble("Unschedulable", f"no node takes the pod: {message}" if message else "no node takes the pod")
+
+
+def wants_room(trouble: Trouble) -> bool:
+    """Whether a node would take the pod if others left it; a taint or a selector stays."""
+    return trouble.reason == "Unschedulable" and _INSUFFICIENT.search(trouble.message) is not None
 
 
 def waiting_trouble(waiting: Mapping[str, Any]) -> Trouble | None:

@@ -252,6 +252,11 @@ CASES: dict[str, Case] = {
         ready="False Unschedulable",
         degraded="True Unschedulable",
     ),
+    "no node, whoever drains": Case(
+        (Pod(running(False), leaving=DRAINS), Pod(unscheduled("1 node(s) had untolerated taint(s)"))),
+        ready="False Unschedulable",
+        degraded="True Unschedulable",
+    ),
     "a crash is told while others drain": Case(
         (Pod(running(False), leaving=DRAINS), NO_GPU, Pod(ended(1))),
         ready="False ServerEnded",
@@ -479,7 +484,7 @@ def test_the_url_is_where_clients_reach_it(service: dict[str, Any], url: str) ->
         ((Pod(running(True), Probe(0, {})),), None, Settings().settle_seconds),
         ((Pod(running(True), SERVING),), CAPACITY, None),
         ((Pod(unscheduled("no")),), None, None),
-        ((Pod(unscheduled("no")), Pod(running(False), leaving=DRAINS)), None, Settings().settle_seconds),
+        ((NO_GPU, Pod(running(False), leaving=DRAINS)), None, Settings().settle_seconds),
         ((Pod(waiting("ContainerCreating")),), None, Settings().settle_seconds),
         ((), None, None),
     ],
