@@ -16,7 +16,8 @@ from testbed.cache import hash_files
 from testbed.cluster import Cluster, use_existing
 from testbed.errors import NotPossibleHere, TestbedError
 from testbed.ready import eventually
-from testbed.run import Run, identify, is_alive, is_living, sweep
+from testbed.run import Run, claim, discard, identify, is_alive, is_living, sweep
+from testbed.sandbox import open_sandbox
 
 START = """
 import sys
@@ -58,6 +59,20 @@ def test_a_killed_run_takes_everything_along(cluster: Cluster) -> None:
     assert left == []
     assert "node-1" in cluster.kubectl("get", "nodes")
     assert interface(cluster.run.link)
+
+
+@pytest.mark.cluster
+def test_an_ended_run_has_given_its_interface_back(cluster: Cluster) -> None:
+    """The kernel ends a network namespace when it gets to it; the next run may take the number, and so the name, at once."""
+    built = locate()
+    for _ in range(5):
+        run = claim(kept=False)
+        sandbox = open_sandbox(run, built.path("pause"), built.search_path(), kept=False)
+        assert interface(run.link)
+        discard(run)
+        gone = not interface(run.link)
+        sandbox.reap()
+        assert gone
 
 
 @pytest.mark.cluster

@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,7 +171,9 @@ def discard(run: Run) -> None:
     """End all of a run's processes and remove what it left.
 
     The sandbox's first process takes every other one of its PID namespace along, and the mounts,
-    interfaces and nftables tables go with their namespaces: nothing has to be undone one by one.
+    interfaces and nftables tables go with their namespaces: nothing has to be undone one by one. Only the
+    interface on this side is taken away by name, since the kernel ends a namespace when it gets to it and the
+    next run may have this one's number before that.
     """
     sandbox = recorded(run).get("sandbox")
     if isinstance(sandbox, list) and is_alive(sandbox):
@@ -178,6 +181,7 @@ def discard(run: Run) -> None:
     deadline = time.monotonic() + 20
     while is_alive(sandbox) and time.monotonic() < deadline:
         time.sleep(0.02)
+    subprocess.run(["ip", "link", "delete", run.link], check=False, capture_output=True)
     _remove_cgroups(run)
     shutil.rmtree(run.sockets, ignore_errors=True)
     # Volumes of pods were mounts in the sandbox's namespace only; here they are empty folders.
