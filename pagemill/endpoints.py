@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 SERVING_PORT = 8000
-MANAGEMENT_PORT = 8001  # not exposed by the Service
 
 HEALTH_PATH = "/health"  # 200 while loading moves or the engine advances; liveness and startup probes
 READY_PATH = "/ready"  # 200 when requests are taken; 503 with the same JSON while loading or draining
@@ -11,7 +10,6 @@ METRICS_PATH = "/metrics"
 VERSION_PATH = "/version"
 
 MODELS_ENV = "PAGEMILL_MODELS"  # folders of models as org/name/, split as PATH is; a fetch goes to the first
-MANAGEMENT_TOKEN_ENV = "PAGEMILL_MANAGEMENT_TOKEN"
 TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"
 HUB_ENDPOINT_ENV = "HF_ENDPOINT"
 HUB_TOKEN_ENV = "HF_TOKEN"

@@ -68,7 +68,7 @@ def fit(request: FitRequest) -> MemoryFit:
         available = int(request.memory_bytes * request.utilization) - weights - activation
     blocks = max(0, available) // (request.block_size * per_token)
     tokens = blocks * request.block_size
-    longest = min(config.max_position_embeddings, tokens)
+    longest = min(config.longest_sequence, tokens)
     wanted = request.max_model_len if request.max_model_len is not None else longest
     return MemoryFit(
         weights_bytes=weights,
@@ -101,7 +101,7 @@ def activation_bytes(request: FitRequest) -> int:
 
 
 def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longest: int) -> Failure | None:
-    limit = request.config.max_position_embeddings
+    limit = request.config.longest_sequence
     if wanted > limit and longest:
         return Failure(
             FailureReason.INVALID_CONFIGURATION,

@@ -47,6 +47,13 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     extra: Mapping[str, Any] = field(default_factory=dict)  # the raw config, for what a family reads on its own
 
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens that a sequence can have: up to a window's length the window makes no difference, beyond it we can't compute."""
+        if self.sliding_window is None:
+            return self.max_position_embeddings
+        return min(self.sliding_window, self.max_position_embeddings)
+
     def num_parameters(self) -> int:
         """Parameters of the Llama layout, tied embeddings counted once. Exact for the families of this module's users."""
         h, q = self.hidden_size, self.num_attention_heads * self.head_dim

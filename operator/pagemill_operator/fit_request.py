@@ -5,8 +5,6 @@ Pure. A contract test holds these defaults against the server's. Called by the `
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest
 from pagemill.model_files import ModelFiles
@@ -34,13 +32,9 @@ def fit_request(spec: LLMDeploymentSpec, files: ModelFiles, gpu_memory: int | No
             FailureReason.INVALID_CONFIGURATION,
             "how much memory has the GPU? say --gpu-memory 24GiB, or set gpu.memoryGiB",
         )
-    config = files.config
-    if config.sliding_window is not None:  # as the server: beyond its window it can't compute
-        longest = min(config.sliding_window, config.max_position_embeddings)
-        config = replace(config, max_position_embeddings=longest)
     element = _BYTES.get(engine.dtype, 4 if on_cpu else 2)
     return FitRequest(
-        config=config,
+        config=files.config,
         dtype_bytes=element,
         memory_bytes=memory,
         utilization=spec.gpu_memory_utilization,

@@ -76,9 +76,6 @@ def fit_memory(
     config: ModelConfig, options: ModelOptions, cache: CacheConfig, scheduler: SchedulerConfig, placement: Placement
 ) -> MemoryFit:
     """Divide this machine's memory."""
-    if config.sliding_window is not None:  # up to the window's length it makes no difference
-        longest = min(config.sliding_window, config.max_position_embeddings)
-        config = replace(config, max_position_embeddings=longest)
     size = placement.dtype.itemsize
     free = host_limits.available_memory()
     request = FitRequest(
@@ -95,7 +92,7 @@ def fit_memory(
     if given is None:
         given = min(MOST_CACHE, int(CACHE_SHARE * max(0, free - weights_bytes(request))))
         # More than all sequences at their longest could never be used.
-        longest = options.max_model_len or config.max_position_embeddings
+        longest = options.max_model_len or config.longest_sequence
         blocks = scheduler.max_num_seqs * -(-longest // cache.block_size)
         given = min(given, blocks * cache.block_size * config.kv_bytes_per_token(size))
     return fit(replace(request, kv_cache_bytes=given))
