@@ -47,9 +47,10 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
     named = flags.model_tag or flags.model
     if named is None or (flags.model_tag and flags.model):
         raise _invalid("name one model: `pagemill serve MODEL` or --model MODEL")
-    policies.load(flags.scheduling_policy)  # one that can't be used is refused here, in its own words
     reference = model_ref.parse(named)
     default_name = reference.location if reference.kind == "hub" else named
+    scheduler = SchedulerConfig(flags.max_num_seqs, flags.max_num_batched_tokens, flags.scheduling_policy)
+    policies.load(scheduler)  # one that can't be used is refused here, in its own words
     return Settings(
         ModelOptions(
             model=named,
@@ -61,7 +62,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
             load_format=flags.load_format,
         ),
         CacheConfig(flags.block_size, flags.kv_cache_memory_bytes, flags.gpu_memory_utilization),
-        SchedulerConfig(flags.max_num_seqs, flags.max_num_batched_tokens, flags.scheduling_policy),
+        scheduler,
         ServerConfig(
             host=flags.host,
             port=flags.port,

@@ -20,24 +20,40 @@ class ModelOptions:
     max_model_len: int | None = None  # tokens; None: the largest that the model allows and the memory holds
     seed: int = 0
     load_format: str = "auto"  # "auto" | "safetensors" | "gguf": refuse a model that lies in the other
+    tensor_parallel_size: int = 1  # processes that share each layer
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """The paged KV cache; filled from --block-size, --kv-cache-memory-bytes, --gpu-memory-utilization."""
+    """The paged KV cache; filled from --block-size, --kv-cache-memory-bytes, --gpu-memory-utilization,
+    --[no-]enable-prefix-caching, --kv-offloading-size."""
 
     block_size: int = 32  # tokens a block
     memory_bytes: int | None = None  # None: derived (see memory_fit)
     gpu_memory_utilization: float = 0.9
+    prefix_caching: bool = True  # equal prompt beginnings share their blocks
+    offloading_bytes: int = 0  # of host memory for the second tier; 0: there is none
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """What one step may hold; filled from the flags of the same names."""
+    """What one step may hold, who goes first and how many may wait; filled from the flags of the same names.
+
+    All of it is hot: `EngineClient.configure` changes it on the running engine between two steps.
+    """
 
     max_num_seqs: int = 64  # sequences in one step
     max_num_batched_tokens: int = 512  # tokens in one step, prompts and outputs together
-    policy: str = "fcfs"
+    policy: str = "fcfs"  # "fcfs" | "priority" | "fair" | "deadline" | "package.module:Class"
+    aging_seconds: float = 30.0  # priority: waiting that is worth one level
+    ttft_ms: float = 1000.0  # deadline: to the first token, for a request that brings no deadline
+    weights: tuple[tuple[str, float], ...] = ()  # fair: a client's share; 1 for whom it doesn't name
+    input_weight: float = 1.0  # fair: what a prompt token costs
+    output_weight: float = 2.0  # fair: what an output token costs
+    watermark: float = 0.01  # share of the blocks that an admission leaves free while others run
+    bypass_seconds: float = 1.0  # how long smaller requests may pass a head of the queue whose blocks aren't free
+    max_num_queued_reqs: int | None = None  # sequences that may wait; more are refused
+    max_num_queued_tokens: int | None = None  # prompt tokens that may wait; more are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,9 @@ class ServerConfig:
     lame_duck_seconds: float = 0.0  # after SIGTERM: unready, new requests still served with `Connection: close`
     shutdown_timeout: float = 30.0  # seconds that running streams get to finish after that
     startup_timeout: float = 600.0  # the longest time without loading progress
+    stall_timeout: float = 300.0  # /health turns 503 when work waits and nothing has moved for so long
+    management_port: int | None = None  # None: there is no management port
+    management_token: str = ""  # what the management port asks for; never empty where there is a port
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +79,4 @@ class EngineLimits:
     vocab_size: int  # of the model's embedding, not len(tokenizer)
     num_blocks: int
     block_size: int  # tokens
+    num_host_blocks: int = 0  # of the second tier

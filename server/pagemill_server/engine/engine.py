@@ -42,7 +42,7 @@ class Engine:
     ) -> None:
         self.limits = limits
         self.kv_cache = KVCache(limits.num_blocks, limits.block_size)
-        self.scheduler = Scheduler(self.kv_cache, config, policies.load(config.policy))
+        self.scheduler = Scheduler(self.kv_cache, config, policies.load(config))
         # Tokens that one sequence may reach, prompt and output: what the model allows and the whole cache holds.
         self.max_sequence_len = min(limits.max_model_len, self.kv_cache.capacity)
         self.dead: str | None = None

@@ -4,6 +4,7 @@ EngineError
 ├── RequestRefused        a client's mistake, raised by `submit` before anything is queued
 │   ├── RequestTooLarge   the prompt leaves no room for a token, in the model's length or in the cache
 │   └── UnknownTokenId    a token id that the model has no embedding for
+├── QueueFull             as much waits as may; raised before anything is queued
 ├── EngineDead            nothing is taken any more; the message says why
 ├── SchedulerStuck        work waits and none of it can be scheduled: a bug, never a load
 └── KVCacheCorrupted      a block is lost, or owned twice: a bug; serving on would mix up answers
@@ -35,6 +36,15 @@ class UnknownTokenId(RequestRefused):
         super().__init__(f"Token id {token_id} is outside the model's vocabulary of {vocab_size} tokens.")
         self.token_id = token_id
         self.vocab_size = vocab_size
+
+
+class QueueFull(EngineError):
+    """Too much waits (a 429). `bound` is the setting that was reached, as `pagemill.metrics.REJECTION_REASONS` spells it."""
+
+    def __init__(self, message: str, bound: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.bound = bound
+        self.retry_after = retry_after  # seconds
 
 
 class EngineDead(EngineError):

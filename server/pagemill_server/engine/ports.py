@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.request import AddRequest, EngineStats, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 
@@ -20,7 +21,7 @@ class ModelRunner(Protocol):
 
 
 class OutputStream(Protocol):
-    """One request's outputs, an async iterator that `contextlib.aclosing` can hold; over after one with a finish_reason.
+    """One request's outputs, an async iterator that `contextlib.aclosing` can hold; over when each sequence had its last.
 
     Leaving early (`aclose`, the task cancelled, the stream dropped) aborts the request in the engine and frees its blocks.
     """
@@ -35,15 +36,29 @@ class OutputStream(Protocol):
 class EngineClient(Protocol):
     """The front end's view. Every method is called on the event loop's thread and never blocks it."""
 
+    def check_queue(self, num_sequences: int, num_tokens: int) -> None:
+        """Raise `engine.errors.QueueFull` (a 429 with its `retry_after`) if so much more may not wait: all of it or nothing.
+
+        `num_tokens` prompt tokens; 0 asks about the sequences only, before a prompt is tokenised.
+        """
+        ...
+
+    def configure(self, config: SchedulerConfig) -> None:
+        """Change what is hot, between two steps; nothing that waits or runs is lost.
+
+        Raises PagemillError (InvalidConfiguration) for what can't be; then nothing has changed.
+        """
+        ...
+
     def submit(self, request: AddRequest) -> OutputStream:
-        """Queue a request at once; iterate its outputs until one has a finish_reason.
+        """Queue a request at once; iterate its outputs until each of its sequences has a finish_reason.
 
         Raises `engine.errors.RequestRefused` for what can never be served (a 400) and `EngineDead` (a 503).
         """
         ...
 
-    def abort(self, request_id: str) -> None:
-        """Ask the engine to end a request; its iterator then yields a last output with FinishReason.ABORT."""
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ask the engine to end a request, or one sequence of it; its iterator then yields a last output with ABORT."""
         ...
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pagemill_server.engine.request import SampledToken, SamplingParams
 
@@ -21,22 +21,55 @@ class ScheduledSequence:
     sampling: SamplingParams | None  # None: the chunk does not reach the sequence's end, nothing is sampled
     seed: int  # of the counter-based generator, resolved (never None)
     output_position: int  # how many tokens were sampled before: the generator's counter
+    index: int = 0  # of the sequence in its request: the generator's second key
+    num_prompt_tokens: int = 0  # of the sequence; 0 where nothing below or in `sampling` needs it
+    history: tuple[int, ...] | None = None  # prompt and output tokens, for penalties; None where none are asked for
+    # Prompt tokens that follow each computed token and whose log-probability is wanted, with how many alternatives: one entry a
+    # token of token_ids, from the first on (fewer at the prompt's end).
+    prompt_targets: tuple[int, ...] = ()
+    pooling: bool = False  # the chunk reaches the prompt's end and its last hidden state is wanted, nothing sampled
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """One block's keys and values of all layers, from one tier to the other."""
+
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Blocks that come from the host tier while others run. Filled by `kv_cache`; reported by its ticket when it is done."""
+
+    ticket: int  # unique in the process
+    copies: tuple[BlockCopy, ...]  # host block → device block
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutput:
-    """One step. Filled by the scheduler; empty when there is nothing to do."""
+    """One step. Filled by the scheduler; empty when there is nothing to do.
+
+    Order: `offloads` have left the device before this step writes any block; `fetches` begin after them and run beside this and
+    later steps; no sequence of a step names a block that a fetch not yet reported writes to. Without sequences but with fetches
+    under way, the runner waits until one is done.
+    """
 
     sequences: tuple[ScheduledSequence, ...]
     num_tokens: int  # sum of len(token_ids), at most max_num_batched_tokens
+    offloads: tuple[BlockCopy, ...] = ()  # device block → host block
+    fetches: tuple[Fetch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerOutput:
-    """What a step brought. Filled by the runner: one entry a scheduled sequence whose `sampling` is set.
+    """What a step brought. Filled by the runner: one entry a scheduled sequence whose `sampling` (or `pooling`) is set.
 
     A sequence whose logits are not finite is named in `failed` and has no token: it alone ends with an error.
     """
 
     sampled: dict[int, SampledToken]  # by seq_id
     failed: frozenset[int] = frozenset()
+    prompt_logprobs: dict[int, tuple[SampledToken, ...]] = field(default_factory=dict)  # by seq_id, one a prompt_target
+    embeddings: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by seq_id
+    fetched: frozenset[int] = frozenset()  # tickets of fetches that ended since the last output that was returned

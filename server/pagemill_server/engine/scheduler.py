@@ -90,7 +90,8 @@ class Scheduler:
 
     def _preempt(self) -> None:
         """Take the blocks of one running sequence away and queue it again as new; its tokens so far are kept."""
-        victim = self._policy.victim(self.running.values())
+        victim = self._policy.victim(self.running.values(), None)
+        assert victim is not None
         assert self.running.get(victim.seq_id) is victim, f"the policy chose {victim.seq_id}, which doesn't run"
         del self.running[victim.seq_id]
         self._kv_cache.release(victim)

@@ -19,12 +19,16 @@ class Sequence:
     seq_id: int  # counts up: the order of arrival at the engine
     request: AddRequest
     seed: int  # of the counter-based generator
+    index: int = 0  # which of its request's n
     token_ids: list[int] = field(init=False)  # prompt, then output
     num_prompt_tokens: int = field(init=False)
     num_computed_tokens: int = 0  # tokens whose KV is in the cache
-    num_cached_tokens: int = 0  # of these, prompt tokens that a prefix cache brought: none yet
+    num_cached_tokens: int = 0  # prompt tokens that the prefix cache brought when it first ran
     num_preemptions: int = 0
     first_scheduled: float | None = None  # time.monotonic() seconds
+    block_hashes: list[bytes] = field(
+        default_factory=list
+    )  # kv_cache's own: of its full blocks, in order, as far as known
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.request.prompt_token_ids)

@@ -7,7 +7,7 @@ import pytest
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.errors import KVCacheCorrupted, SchedulerStuck
 from pagemill_server.engine.kv_cache import KVCache
-from pagemill_server.engine.policies import Fcfs, Policy
+from pagemill_server.engine.policies import Policy
 from pagemill_server.engine.schedule import SchedulerOutput
 from pagemill_server.engine.scheduler import Scheduler
 from pagemill_server.engine.sequence import Sequence
@@ -28,7 +28,7 @@ class Bench:
     ) -> None:
         self.cache = KVCache(num_blocks, block_size=4)
         config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
-        self.scheduler = Scheduler(self.cache, config, policy or Fcfs())
+        self.scheduler = Scheduler(self.cache, config, policy or Policy(SchedulerConfig()))
         self.sequences = [Sequence(i, make_request(prompt), seed=i) for i, prompt in enumerate(prompts)]
         self.last = SchedulerOutput((), 0)
         for sequence in self.sequences:
@@ -105,7 +105,7 @@ def test_the_last_admitted_gives_way_and_comes_back_first() -> None:
     assert bench.last.sequences[0].token_ids == tuple(bench.sequences[1].token_ids[:9])
 
 
-class NewestFirst(Fcfs):
+class NewestFirst(Policy):
     def key(self, sequence: Sequence) -> tuple[float, ...]:
         return (-sequence.seq_id,)
 
@@ -137,7 +137,7 @@ class Contrary:
     def key(self, sequence: Sequence) -> tuple[float, ...]:
         return (-sequence.seq_id,)
 
-    def victim(self, running: Reversible[Sequence]) -> Sequence:
+    def victim(self, running: Reversible[Sequence], newcomer: Sequence | None) -> Sequence | None:
         return list(reversed(running))[-1]
 
     def admit(self, sequence: Sequence, needed_blocks: int, free_blocks: int) -> bool:
@@ -152,7 +152,7 @@ def test_a_policy_orders_the_queue_and_holds_back_but_never_stops_all() -> None:
     assert bench.step() == {1: 2}
 
 
-class Listener(Fcfs):
+class Listener(Policy):
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, int]] = []
 
@@ -186,7 +186,7 @@ def test_work_advances_whoever_the_policy_lets_give_way() -> None:
 
 
 class Stranger(Contrary):
-    def victim(self, running: Reversible[Sequence]) -> Sequence:
+    def victim(self, running: Reversible[Sequence], newcomer: Sequence | None) -> Sequence | None:
         return Sequence(99, make_request(1), seed=0)
 
 

@@ -1,4 +1,5 @@
-from pagemill_server.engine.policies import Fcfs
+from pagemill_server.config import SchedulerConfig
+from pagemill_server.engine.policies import Policy
 from pagemill_server.engine.sequence import Sequence
 from pagemill_server.engine.waiting import WaitingQueue
 from tests.server.engine.scripted import make_request
@@ -13,7 +14,7 @@ def drain(queue: WaitingQueue) -> list[int]:
 
 
 def test_the_policy_orders_then_the_preempted_then_the_order_of_arrival() -> None:
-    queue = WaitingQueue(Fcfs())
+    queue = WaitingQueue(Policy(SchedulerConfig()))
     for sequence in [
         make_sequence(3, arrival=2.0),
         make_sequence(0, arrival=2.0),
@@ -26,7 +27,7 @@ def test_the_policy_orders_then_the_preempted_then_the_order_of_arrival() -> Non
 
 
 def test_who_leaves_is_never_the_head() -> None:
-    queue = WaitingQueue(Fcfs())
+    queue = WaitingQueue(Policy(SchedulerConfig()))
     sequences = [make_sequence(i) for i in range(5)]
     for sequence in sequences:
         queue.push(sequence)
@@ -41,7 +42,7 @@ def test_who_leaves_is_never_the_head() -> None:
 
 
 def test_a_thousand_that_left_are_not_kept_behind_one_that_waits() -> None:
-    queue = WaitingQueue(Fcfs())
+    queue = WaitingQueue(Policy(SchedulerConfig()))
     first = make_sequence(0)
     queue.push(first)
     for seq_id in range(1, 1001):

@@ -1,0 +1,64 @@
+"""What a scheduling policy is: three hooks, and three notices for those that keep accounts.
+
+A policy decides the order of the queue, who gives way and who may come in; nothing else. Budget, feasibility and progress are the
+scheduler's: it holds its promises whatever a policy answers or raises. Called on the engine's thread only, so a policy may keep
+state; it must not change the sequences. A class of the user's own derives from `Policy` and overrides what it wants; it is made
+with the `SchedulerConfig` in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Reversible
+
+from pagemill_server.config import SchedulerConfig
+from pagemill_server.engine.sequence import Sequence
+
+
+class Policy:
+    """First come, first served, in the base class: each hook says what it does when it isn't overridden."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+
+    # Hook 1: order.
+
+    def lane(self, sequence: Sequence) -> Hashable:
+        """Sequences of one lane keep their order among themselves. Asked when a sequence is queued. Default: one lane for all."""
+        return None
+
+    def key(self, sequence: Sequence) -> tuple[float, ...]:
+        """The place in the waiting queue, least first; among equals the preempted go first, then the earlier.
+
+        Asked when a sequence is queued, for its place in its lane, and again for the head of each lane whenever the scheduler
+        looks for the next: so it may depend on what the policy has counted of the lane.
+        """
+        return (sequence.request.arrival,)
+
+    # Hook 2: victim.
+
+    def victim(self, running: Reversible[Sequence], newcomer: Sequence | None) -> Sequence | None:
+        """Who of `running` (never empty, in order of admission) loses its blocks.
+
+        `newcomer` None: a running sequence must grow, somebody has to go, and None stands for the last admitted. Otherwise the
+        queue's head finds no place or no blocks: None lets it wait; a sequence gives way to it, if it has had a token since it
+        was admitted. Default: the last admitted for growth, nobody for a newcomer.
+        """
+        return next(iter(reversed(running))) if newcomer is None else None
+
+    # Hook 3: admission and cost.
+
+    def admit(self, sequence: Sequence, needed_blocks: int, free_blocks: int) -> bool:
+        """Whether the queue's head may run now. Not asked when nothing runs: then it is admitted. Default: yes."""
+        return True
+
+    def charge(self, sequence: Sequence, prompt_tokens: int, output_tokens: int) -> None:
+        """A step computed so many prompt tokens for it for the first time (cached or recomputed ones aren't charged), and sampled
+        so many. Default: nothing."""
+
+    # Notices.
+
+    def queued(self, sequence: Sequence) -> None:
+        """It joins the queue, new or preempted; before its lane and key are asked."""
+
+    def left(self, sequence: Sequence) -> None:
+        """It finished, failed or was aborted, wherever it stood."""
