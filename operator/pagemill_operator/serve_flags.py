@@ -29,7 +29,7 @@ def arguments(resource: Resource) -> list[str]:
 
 
 def _flags(resource: Resource) -> Iterator[str]:
-    spec, engine = resource.spec, resource.spec.engine
+    spec, engine, scheduling = resource.spec, resource.spec.engine, resource.spec.scheduling
     yield from ("--host", "0.0.0.0", "--port", str(SERVING_PORT))
     yield from ("--device", "cpu" if spec.accelerator == "cpu" else "cuda")
     if names := _served_names(resource):
@@ -43,7 +43,13 @@ def _flags(resource: Resource) -> Iterator[str]:
         "--max-num-seqs": engine.max_num_seqs,
         "--max-num-batched-tokens": engine.max_num_batched_tokens,
         "--kv-cache-memory-bytes": None if engine.kv_cache_gib is None else int(engine.kv_cache_gib * 1024**3),
+        "--kv-offloading-size": _plain(engine.host_cache_gib),
+        "--tensor-parallel-size": None if spec.gpu.count == 1 else spec.gpu.count,
         "--seed": engine.seed,
+        "--scheduling-aging-seconds": _plain(scheduling.aging_seconds),
+        "--scheduling-ttft-ms": scheduling.ttft_ms,
+        "--max-num-queued-reqs": scheduling.max_queued_requests,
+        "--max-num-queued-tokens": scheduling.max_queued_tokens,
         "--lame-duck-seconds": spec.rollout.lame_duck_seconds,
         "--shutdown-timeout": spec.rollout.drain_timeout_seconds,
         "--startup-timeout": spec.startup.timeout_seconds,
@@ -51,8 +57,16 @@ def _flags(resource: Resource) -> Iterator[str]:
     for flag, number in numbers.items():
         if number is not None:
             yield from (flag, str(number))
-    if engine.prefix_caching is False:
-        yield "--no-enable-prefix-caching"
+    if engine.prefix_caching is not None:
+        yield "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
+    if spec.scheduling_policy != "fcfs":
+        yield from ("--scheduling-policy", spec.scheduling_policy)
+    if scheduling.weights:
+        yield from ("--scheduling-weights", *(f"{name}={_plain(w)}" for name, w in scheduling.weights.items()))
+
+
+def _plain(number: float | None) -> str | None:
+    return None if number is None else f"{number:.15g}"
 
 
 def _served_names(resource: Resource) -> tuple[str, ...]:

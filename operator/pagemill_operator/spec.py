@@ -56,7 +56,7 @@ class Engine(Group):
     """The engine's own settings; left out, the server chooses."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = restart("Type of weights and KV cache.", "auto")
-    block_size: Literal[1, 2, 4, 8, 16, 32, 64, 128, 256] | None = restart("Tokens in one block of the KV cache.")
+    block_size: int | None = restart("Tokens in one block of the KV cache.", ge=1, le=MOST_TOKENS)
     max_num_seqs: int | None = restart("Sequences that one step may hold.", ge=1, le=MOST_TOKENS)
     max_num_batched_tokens: int | None = restart(
         "Tokens that one step may hold, prompts and outputs together.", ge=1, le=MOST_TOKENS
@@ -93,12 +93,24 @@ class Engine(Group):
 class Scheduling(Group):
     """What the scheduling policy reads, and how much may wait."""
 
-    aging_seconds: float | None = hot("priority: seconds of waiting that lift a request by one level.", gt=0)
-    ttft_ms: int | None = hot("deadline: milliseconds to the first token, for requests that bring no deadline.", ge=1)
-    weights: dict[str, Annotated[float, Field(gt=0)]] | None = hot("fair: share of each tenant.")
-    max_queued_requests: int | None = hot("Requests that may wait; more are answered 503.", ge=1)
-    max_queued_tokens: int | None = hot("Prompt tokens that may wait; more are answered 503.", ge=1)
+    aging_seconds: float | None = restart("priority: seconds of waiting that lift a request by one level.", gt=0)
+    ttft_ms: int | None = restart(
+        "deadline: milliseconds to the first token, for requests that bring no deadline.", ge=1
+    )
+    weights: dict[str, Annotated[float, Field(gt=0)]] | None = restart(
+        "fair: share of each client; 1 for whom it doesn't name.", max_length=64
+    )
+    max_queued_requests: int | None = restart("Sequences that may wait; more are answered 429.", ge=1, le=MOST_TOKENS)
+    max_queued_tokens: int | None = restart("Prompt tokens that may wait; more are answered 429.", ge=1, le=MOST_TOKENS)
     policy_config_map: ObjectName | None = restart("ConfigMap with the Python modules of a policy of your own.")
+
+    @field_validator("weights")
+    @classmethod
+    def _names_of_clients(cls, weights: dict[str, float] | None) -> dict[str, float] | None:
+        for name in weights or ():
+            if not name.strip() or name.startswith("-") or "\0" in name:
+                raise ValueError(f"{name!r} can't be a client's name: it is empty or begins with -")
+        return weights
 
 
 class Rollout(Group):
@@ -208,7 +220,7 @@ class LLMDeploymentSpec(Group):
         ge=1,
         le=MOST_TOKENS,
     )
-    scheduling_policy: str = hot(
+    scheduling_policy: str = restart(
         'What orders the waiting queue: fcfs, priority, fair, deadline or "package.module:Class".',
         "fcfs",
         max_length=253,

@@ -15,22 +15,17 @@ _LATER = "is not served by this release"
 _Rule = tuple[str, Callable[[LLMDeploymentSpec], bool], str]
 
 _RULES: tuple[_Rule, ...] = (
-    ("schedulingPolicy", lambda s: s.scheduling_policy != "fcfs", "set it to fcfs"),
     ("task", lambda s: s.task != "generate", "set it to generate"),
-    ("gpu.count", lambda s: s.gpu.count != 1, "set it to 1: a replica uses one GPU"),
-    ("engine.prefixCaching", lambda s: s.engine.prefix_caching is True, "remove it or set it to false"),
-    ("engine.hostCacheGiB", lambda s: s.engine.host_cache_gib is not None, "remove it"),
     (
         "engine.quantization",
         lambda s: s.engine.quantization is not None,
         "remove it; a quantized GGUF is loaded as it is",
     ),
-    ("scheduling.agingSeconds", lambda s: s.scheduling.aging_seconds is not None, "remove it"),
-    ("scheduling.ttftMs", lambda s: s.scheduling.ttft_ms is not None, "remove it"),
-    ("scheduling.weights", lambda s: s.scheduling.weights is not None, "remove it"),
-    ("scheduling.maxQueuedRequests", lambda s: s.scheduling.max_queued_requests is not None, "remove it"),
-    ("scheduling.maxQueuedTokens", lambda s: s.scheduling.max_queued_tokens is not None, "remove it"),
-    ("scheduling.policyConfigMap", lambda s: s.scheduling.policy_config_map is not None, "remove it"),
+    (
+        "scheduling.policyConfigMap",
+        lambda s: s.scheduling.policy_config_map is not None,
+        "remove it and put the class into the image",
+    ),
     (
         "autoscaling",
         lambda s: s.autoscaling is not None,
