@@ -56,6 +56,11 @@ class MemoryFit:
     failure: Failure | None
 
 
+def default_block_size(device: str) -> int:
+    """Tokens a block where nobody says: a GPU's kernels read blocks in place; on CPU longer ones gather faster."""
+    return 16 if device == "cuda" else 32
+
+
 def fit(request: FitRequest) -> MemoryFit:
     """Divide the memory; never raises for a model that does not fit."""
     config = request.config

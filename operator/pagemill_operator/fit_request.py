@@ -6,13 +6,13 @@ Pure. A contract test holds these defaults against the server's. Called by the `
 from __future__ import annotations
 
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.memory_fit import FitRequest
+from pagemill.memory_fit import FitRequest, default_block_size
 from pagemill.model_files import ModelFiles
 from pagemill_operator.spec import LLMDeploymentSpec
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 GIB = 1024**3
-BLOCK_SIZE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 32, 64, 512  # the server's own
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 64, 512  # the server's own
 CPU_KV_CACHE = 4 * GIB  # what a CPU server takes at most where kvCacheGiB is left out
 
 
@@ -38,7 +38,7 @@ def fit_request(spec: LLMDeploymentSpec, files: ModelFiles, gpu_memory: int | No
         dtype_bytes=element,
         memory_bytes=memory,
         utilization=spec.gpu_memory_utilization,
-        block_size=engine.block_size or BLOCK_SIZE,
+        block_size=engine.block_size or default_block_size("cpu" if on_cpu else "cuda"),
         max_model_len=spec.max_model_len,
         max_num_batched_tokens=engine.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS,
         max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,

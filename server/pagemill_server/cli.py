@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from pagemill import endpoints, model_ref, model_source
 from pagemill.failures import FailureReason, PagemillError, write_termination
+from pagemill.memory_fit import default_block_size
 from pagemill.sizes import parse_size
 from pagemill_server import serve as server
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
@@ -25,6 +26,7 @@ from pagemill_server.engine import policies
 from pagemill_server.settings import Settings
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
+_MOST_GIB, _MOST_RANKS = 1 << 20, 64  # far beyond any machine; GPUs of one pod
 _CACHE, _SCHEDULER, _SERVER = CacheConfig(), SchedulerConfig(), ServerConfig()  # the defaults
 
 
@@ -60,8 +62,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
             max_model_len=flags.max_model_len,
             seed=flags.seed,
             load_format=flags.load_format,
+            tensor_parallel_size=flags.tensor_parallel_size,
         ),
-        CacheConfig(flags.block_size, flags.kv_cache_memory_bytes, flags.gpu_memory_utilization),
+        _cache_config(flags),
         scheduler,
         ServerConfig(
             host=flags.host,
@@ -71,6 +74,16 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
             shutdown_timeout=flags.shutdown_timeout,
             startup_timeout=flags.startup_timeout,
         ),
+    )
+
+
+def _cache_config(flags: argparse.Namespace) -> CacheConfig:
+    return CacheConfig(
+        block_size=flags.block_size or default_block_size(flags.device),
+        memory_bytes=flags.kv_cache_memory_bytes,
+        gpu_memory_utilization=flags.gpu_memory_utilization,
+        prefix_caching=flags.enable_prefix_caching,
+        offloading_bytes=flags.kv_offloading_size,
     )
 
 
@@ -110,9 +123,21 @@ def make_parser() -> argparse.ArgumentParser:
         help="files are recognised by their content; anything else is refused",
     )
     model.add_argument("--quantization", action=_Absent, neutral=("none",), help=argparse.SUPPRESS)
-    model.add_argument("--tensor-parallel-size", "-tp", action=_Absent, neutral=("1",), help=argparse.SUPPRESS)
+    model.add_argument(
+        "--tensor-parallel-size",
+        "-tp",
+        type=_whole(1, _MOST_RANKS),
+        default=1,
+        metavar="N",
+        help="processes that share each layer, one a device",
+    )
     cache = parser.add_argument_group("KV cache")
-    cache.add_argument("--block-size", type=_whole(1), default=_CACHE.block_size, metavar="TOKENS")
+    cache.add_argument(
+        "--block-size",
+        type=_whole(1),
+        metavar="TOKENS",
+        help=f"tokens a block (default: {default_block_size('cuda')} on a GPU, {default_block_size('cpu')} on CPU)",
+    )
     cache.add_argument(
         "--kv-cache-memory-bytes",
         type=_size,
@@ -127,10 +152,18 @@ def make_parser() -> argparse.ArgumentParser:
         help="of a GPU's memory, above 0 and at most 1",
     )
     cache.add_argument(
-        "--no-enable-prefix-caching", action="store_true", help="there is no prefix cache in this version"
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=_CACHE.prefix_caching,
+        help="prompts that begin alike share their blocks (on by default)",
     )
-    cache.add_argument("--enable-prefix-caching", action=_Absent, nargs=0, help=argparse.SUPPRESS)
-    cache.add_argument("--kv-offloading-size", action=_Absent, neutral=("0",), help=argparse.SUPPRESS)
+    cache.add_argument(
+        "--kv-offloading-size",
+        type=_gib,
+        default=_CACHE.offloading_bytes,
+        metavar="GIB",
+        help="GiB of host memory for blocks that the device has no room for (default: 0, no second tier)",
+    )
     scheduler = parser.add_argument_group("scheduler")
     scheduler.add_argument(
         "--max-num-seqs",
@@ -245,6 +278,13 @@ def _size(text: str) -> int:
         return parse_size(text)
     except PagemillError as error:
         raise argparse.ArgumentTypeError(error.failure.message) from None
+
+
+def _gib(text: str) -> int:
+    """GiB → bytes."""
+    if not 0 <= (number := _number(text)) <= _MOST_GIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB from 0 to {_MOST_GIB}")
+    return int(number * 1024**3)
 
 
 def _words(text: str) -> str:

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import pytest
 
-from pagemill_operator.fit_request import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from pagemill_operator.fit_request import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from pagemill_operator.render import render
 from pagemill_operator.resource import read
 from pagemill_operator.spec import OWNED_FLAGS
@@ -63,5 +63,4 @@ def test_every_flag_of_a_field_is_refused_among_the_extra_ones() -> None:
 
 def test_plan_reckons_with_the_servers_defaults() -> None:
     flags = make_parser().parse_args([])
-    assert (flags.block_size, flags.max_num_seqs) == (BLOCK_SIZE, MAX_NUM_SEQS)
-    assert flags.max_num_batched_tokens == MAX_NUM_BATCHED_TOKENS
+    assert (flags.max_num_seqs, flags.max_num_batched_tokens) == (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS)

@@ -42,3 +42,19 @@ def test_the_plan_is_what_the_server_has(tmp_path: Path, tied: bool) -> None:
     )
     assert measured == predicted
     assert (limits.num_blocks, limits.max_model_len) == (predicted.num_blocks, 128)
+
+
+@pytest.mark.parametrize(("accelerator", "size"), [("cpu", 32), ("gpu", 16)])
+def test_a_block_size_that_nobody_says_is_the_same_in_both(tmp_path: Path, accelerator: str, size: int) -> None:
+    folder = write_tiny_llama(tmp_path / "tiny")
+    resource = read(
+        {
+            "apiVersion": "pagemill.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": "tiny", "namespace": "default"},
+            "spec": {"model": f"file://{folder}", "accelerator": accelerator},
+        }
+    )
+    (container,) = render(resource, SETTINGS)[-1]["spec"]["template"]["spec"]["containers"]
+    settings = parse([*container["command"][2:], *container["args"]])
+    assert settings.cache.block_size == fit_request(resource.spec, inspect(folder), 24 << 30).block_size == size

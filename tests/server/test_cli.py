@@ -22,15 +22,27 @@ def test_every_flag_arrives() -> None:
         "--model hf://org/name@main --host 0.0.0.0 --port 9000 --served-model-name a b --dtype float32 --device cpu "
         "--max-model-len 128 --seed 7 --block-size 16 --kv-cache-memory-bytes 80MiB --gpu-memory-utilization 0.5 "
         "--max-num-seqs 4 --max-num-batched-tokens 64 --scheduling-policy fcfs --api-key k1 k2 --api-key k3 "
-        "--startup-timeout 5 --lame-duck-seconds 1.5 --shutdown-timeout 0 --no-enable-prefix-caching --load-format auto"
+        "--startup-timeout 5 --lame-duck-seconds 1.5 --shutdown-timeout 0 --no-enable-prefix-caching --kv-offloading-size 1.5 "
+        "--load-format auto --tensor-parallel-size 2"
     )
     settings = cli.parse(argv.split())
     assert settings.model.served_names == ("a", "b")
     assert (settings.model.dtype, settings.model.device) == ("float32", "cpu")
     assert (settings.model.max_model_len, settings.model.seed) == (128, 7)
-    assert settings.cache == CacheConfig(16, 80 << 20, 0.5)
+    assert settings.model.tensor_parallel_size == 2
+    assert settings.cache == CacheConfig(16, 80 << 20, 0.5, prefix_caching=False, offloading_bytes=3 << 29)
     assert settings.scheduler == SchedulerConfig(4, 64, "fcfs")
     assert settings.server == ServerConfig("0.0.0.0", 9000, ("k1", "k2", "k3"), 1.5, 0.0, 5.0)
+
+
+def test_a_gpu_has_shorter_blocks_where_nobody_says() -> None:
+    assert cli.parse(["a/b", "--device", "cuda"]).cache.block_size == 16
+    assert cli.parse(["a/b", "--device", "cpu"]).cache.block_size == 32
+    assert cli.parse(["a/b", "--device", "cuda", "--block-size", "24"]).cache.block_size == 24
+
+
+def test_a_prefix_cache_can_be_asked_for() -> None:
+    assert cli.parse(["a/b", "--enable-prefix-caching"]).cache.prefix_caching
 
 
 def test_a_hub_model_is_served_under_its_name() -> None:
@@ -62,10 +74,11 @@ def test_a_hub_model_is_served_under_its_name() -> None:
         ("a/b --scheduling-policy fair", '"fair" is not available yet'),
         ("a/b --load-format pt", "invalid choice: 'pt'"),
         ("a/b --api-key", "expected at least one argument"),
-        ("a/b --tensor-parallel-size 2", "--tensor-parallel-size is not supported by this version"),
+        ("a/b --tensor-parallel-size 0", "'0' is not a whole number from 1 to 64"),
         ("a/b --quantization awq", "--quantization is not supported by this version"),
-        ("a/b --kv-offloading-size 4", "--kv-offloading-size is not supported by this version"),
-        ("a/b --enable-prefix-caching", "--enable-prefix-caching is not supported by this version"),
+        ("a/b --kv-offloading-size -1", "'-1' is not a number of GiB from 0"),
+        ("a/b --kv-offloading-size 4GiB", "'4GiB' is not a number of GiB from 0"),
+        ("a/b --kv-offloading-size inf", "'inf' is not a number of GiB from 0"),
         ("a/b --max-num-queued-reqs 5", "--max-num-queued-reqs is not supported by this version"),
     ],
 )
@@ -82,9 +95,7 @@ def test_an_empty_name_is_refused() -> None:
             cli.parse(argv)
 
 
-@pytest.mark.parametrize(
-    "argv", ["a/b --tensor-parallel-size 1", "a/b --kv-offloading-size 0", "a/b --quantization none"]
-)
+@pytest.mark.parametrize("argv", ["a/b --tensor-parallel-size 1", "a/b --quantization none"])
 def test_values_that_ask_for_nothing(argv: str) -> None:
     cli.parse(argv.split())
 

@@ -104,6 +104,10 @@ def _check(options: ModelOptions, cache: CacheConfig, config: ModelConfig) -> No
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION, f"block size {size} is not a power of two from 1 to {LONGEST_TILE}"
         )
+    if options.tensor_parallel_size != 1:
+        raise PagemillError(
+            FailureReason.INVALID_CONFIGURATION, "tensor parallel is not supported by this version: leave it out"
+        )
     if options.max_model_len is not None and options.max_model_len < 1:
         raise PagemillError(FailureReason.INVALID_CONFIGURATION, "the maximum model length must be at least one token")
     window = config.sliding_window
