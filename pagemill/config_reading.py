@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pagemill import encoder_config
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_config import ModelConfig, RopeScaling
 from pagemill.tensor_info import TensorInfo
@@ -35,6 +36,8 @@ def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], whe
     """Read `config.json` and `generation_config.json` (its EOS list is the fuller one); transformers 4 and 5 spellings."""
     named = raw.get("architectures")
     architecture = str(named[0] if isinstance(named, list) and named else raw.get("model_type", "unknown"))
+    if architecture in encoder_config.ENCODER_ARCHITECTURES:
+        return encoder_config.read(architecture, raw, where)
     _supported(architecture, SUPPORTED_ARCHITECTURES, where)
     if scheme := raw.get("quantization_config"):
         method = scheme.get("quant_method", "unknown") if isinstance(scheme, dict) else "unknown"

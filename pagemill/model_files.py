@@ -6,7 +6,6 @@ truncated, pickled, another architecture. Used by the server's start, `plan`, `u
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -15,15 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pagemill import gguf_header, model_ref, safetensors_header
+from pagemill import embedding_config, gguf_header, model_ref, safetensors_header
 from pagemill.config_reading import from_gguf, from_hugging_face
+from pagemill.embedding_config import EmbeddingConfig
+from pagemill.encoder_config import EncoderConfig
 from pagemill.endpoints import MODELS_ENV
 from pagemill.failures import FailureReason, PagemillError
+from pagemill.json_file import read_object
 from pagemill.model_config import ModelConfig
 from pagemill.tensor_info import TensorInfo
 
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 INDEX = "model.safetensors.index.json"
+Task = Literal["generate", "embed"]
 _SHARD = re.compile(r"-of-(\d{1,6})\.safetensors$")
 
 
@@ -37,6 +40,12 @@ class ModelFiles:
     tensors: Mapping[str, TensorInfo]  # by the file's own names
     weights_bytes: int  # as stored
     gguf_metadata: Mapping[str, Any] = field(default_factory=dict)
+    embedding: EmbeddingConfig | None = None  # how it makes a vector of a text; None: its files don't say that it does
+
+    @property
+    def task(self) -> Task:
+        """What it was made for."""
+        return "generate" if self.embedding is None else "embed"
 
     @property
     def folder(self) -> Path:
@@ -169,14 +178,20 @@ def _inspect_gguf(path: Path) -> ModelFiles:
 
 
 def _inspect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
-    raw = _read_json(folder / "config.json")
-    generation = _read_json(folder / "generation_config.json") if "generation_config.json" in names else {}
+    raw = read_object(folder / "config.json")
+    generation = read_object(folder / "generation_config.json") if "generation_config.json" in names else {}
     config = from_hugging_face(raw, generation, folder)
     tensors: dict[str, TensorInfo] = {}
     for shard in _shards(folder, names):
         tensors |= safetensors_header.read_table(folder / shard)
     size = sum(info.nbytes for info in tensors.values())
-    return ModelFiles(folder, "safetensors", config, tensors, size)
+    return ModelFiles(folder, "safetensors", config, tensors, size, embedding=_embedding(folder, config))
+
+
+def _embedding(folder: Path, config: ModelConfig) -> EmbeddingConfig | None:
+    """An encoder can do nothing else, whether its files say how or not."""
+    named = embedding_config.read(folder)
+    return EmbeddingConfig("mean") if named is None and isinstance(config, EncoderConfig) else named
 
 
 def _shards(folder: Path, names: list[str]) -> list[str]:
@@ -190,7 +205,7 @@ def _shards(folder: Path, names: list[str]) -> list[str]:
                 FailureReason.MODEL_TRUNCATED, f"{folder} has {len(shards)} of {match[1]} shards: fetch it again"
             )
         return shards
-    index = _read_json(folder / INDEX)
+    index = read_object(folder / INDEX)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map or not all(isinstance(v, str) for v in weight_map.values()):
         raise PagemillError(FailureReason.MODEL_INVALID, f"{folder / INDEX} has no weight_map that names files")
@@ -200,18 +215,6 @@ def _shards(folder: Path, names: list[str]) -> list[str]:
             FailureReason.MODEL_TRUNCATED, f"{folder} lacks {', '.join(missing)}, which its index names: fetch it again"
         )
     return shards
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is missing: fetch the model again") from None
-    except (ValueError, RecursionError) as error:
-        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} is not valid JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise PagemillError(FailureReason.MODEL_INVALID, f"{path} does not hold a JSON object")
-    return body
 
 
 def _unsafe(path: Path) -> PagemillError:
