@@ -31,7 +31,7 @@ class SamplingParams:
     temperature: float = 1.0  # 0: greedy
     top_p: float = 1.0  # (0, 1]
     top_k: int = 0  # 0: all
-    min_p: float = 0.0  # [0, 1): tokens less likely than this share of the likeliest are out
+    min_p: float = 0.0  # [0, 1]: tokens less likely than this share of the likeliest are out
     frequency_penalty: float = 0.0  # subtracted for each time that a token is in the output
     presence_penalty: float = 0.0  # subtracted once for a token that is in the output
     repetition_penalty: float = 1.0  # > 0: divides (multiplies, below 0) the logit of a token in prompt or output
@@ -94,6 +94,7 @@ class SampledToken:
     token_id: int
     logprob: float | None = None  # of token_id; None unless asked for
     top: tuple[TokenLogprob, ...] = ()  # the k most likely, descending
+    rank: int | None = None  # of a prompt token, 1 for the most likely; None for a sampled one
 
 
 @dataclass(frozen=True, slots=True)

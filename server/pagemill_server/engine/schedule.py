@@ -24,9 +24,10 @@ class ScheduledSequence:
     index: int = 0  # of the sequence in its request: the generator's second key
     num_prompt_tokens: int = 0  # of the sequence; 0 where nothing below or in `sampling` needs it
     history: tuple[int, ...] | None = None  # prompt and output tokens, for penalties; None where none are asked for
-    # Prompt tokens that follow each computed token and whose log-probability is wanted, with how many alternatives: one entry a
-    # token of token_ids, from the first on (fewer at the prompt's end).
+    # Prompt tokens that follow each computed token and whose log-probability is wanted: one entry a token of token_ids, from the
+    # first on (fewer at the prompt's end).
     prompt_targets: tuple[int, ...] = ()
+    prompt_top: int = 0  # how many of the most likely are wanted beside each of them: the request's prompt_logprobs
     pooling: bool = False  # the chunk reaches the prompt's end and its last hidden state is wanted, nothing sampled
 
 
