@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from pagemill_server.engine.errors import KVCacheCorrupted
@@ -67,20 +69,25 @@ def test_a_table_is_not_handed_out_beyond_what_is_held() -> None:
         cache.table(sequence, 5)
 
 
-class Leak(KVCache):
+class Damaged(KVCache):
     def lose(self) -> None:
-        self._free.pop()
+        self._pool._free.pop()
 
     def free_twice(self) -> None:
-        self._free[0] = self._free[1]
+        self._pool._free[0] = self._pool._free[1]
 
     def hold_unbooked(self) -> None:
-        self._tables[0] += (self._free.popleft(),)
+        self._holdings[0].blocks += (self._pool._free.popleft(),)
+
+    def hold_twice_unbooked(self) -> None:
+        self._holdings[0].blocks += self._holdings[0].blocks[:1]
 
 
-@pytest.mark.parametrize("damage", [Leak.lose, Leak.free_twice, Leak.hold_unbooked])
-def test_the_integrity_check_finds(damage) -> None:  # type: ignore[no-untyped-def]
-    cache = Leak(num_blocks=4, block_size=4)
+@pytest.mark.parametrize(
+    "damage", [Damaged.lose, Damaged.free_twice, Damaged.hold_unbooked, Damaged.hold_twice_unbooked]
+)
+def test_the_integrity_check_finds(damage: Callable[[Damaged], None]) -> None:
+    cache = Damaged(num_blocks=4, block_size=4)
     cache.grow(make_sequence(0), 4)
     cache.check_integrity()
     damage(cache)
