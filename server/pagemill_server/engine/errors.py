@@ -3,7 +3,8 @@
 EngineError
 ├── RequestRefused        a client's mistake, raised by `submit` before anything is queued
 │   ├── RequestTooLarge   the prompt leaves no room for a token, in the model's length or in the cache
-│   └── UnknownTokenId    a token id that the model has no embedding for
+│   ├── UnknownTokenId    a token id that the model has no embedding for
+│   └── InvalidSampling   a sampling setting outside its bounds; a ValueError too, for Python users
 ├── QueueFull             as much waits as may; raised before anything is queued
 ├── EngineDead            nothing is taken any more; the message says why
 ├── SchedulerStuck        work waits and none of it can be scheduled: a bug, never a load
@@ -36,6 +37,15 @@ class UnknownTokenId(RequestRefused):
         super().__init__(f"Token id {token_id} is outside the model's vocabulary of {vocab_size} tokens.")
         self.token_id = token_id
         self.vocab_size = vocab_size
+
+
+class InvalidSampling(RequestRefused, ValueError):
+    """`field` is the setting's name in `SamplingParams`; `trouble` goes on the sentence that its name begins."""
+
+    def __init__(self, field: str, trouble: str) -> None:
+        super().__init__(f"{field} {trouble}.")
+        self.field = field
+        self.trouble = trouble
 
 
 class QueueFull(EngineError):
