@@ -19,7 +19,7 @@ _BERT = ("BertModel", "BertForMaskedLM")
 _ROBERTA = ("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM")
 ENCODER_ARCHITECTURES = _BERT + _ROBERTA
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-_DAMAGE = (KeyError, TypeError, ValueError, OverflowError)
+_DAMAGE = (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,11 @@ def default_block_size(device: str) -> int:
 def fit(request: FitRequest) -> MemoryFit:
     """Divide the memory; never raises for a model that does not fit."""
     config = request.config
+    per_token = config.kv_bytes_per_token(request.dtype_bytes)
+    if not per_token:
+        return _fit_without_cache(request)
     weights = weights_bytes(request)
     activation = activation_bytes(request)
-    per_token = config.kv_bytes_per_token(request.dtype_bytes)
     if request.kv_cache_bytes is not None:
         available = request.kv_cache_bytes
     else:
@@ -86,6 +88,30 @@ def fit(request: FitRequest) -> MemoryFit:
         max_model_len_that_fits=longest,
         failure=_failure(request, weights + activation, per_token, wanted, longest),
     )
+
+
+def _fit_without_cache(request: FitRequest) -> MemoryFit:
+    """An encoder: a text is computed in one step, alone when it is longer than the step's budget, and nothing of it is kept."""
+    config = request.config
+    longest = config.longest_sequence
+    wanted = request.max_model_len if request.max_model_len is not None else longest
+    weights = weights_bytes(request)
+    tokens = max(request.max_num_batched_tokens, wanted)
+    attention = 4 * config.num_attention_heads * config.head_dim
+    widest = 3 * config.hidden_size + max(2 * config.intermediate_size, attention)
+    activation = tokens * widest * max(2, request.dtype_bytes)
+    failure, total = None, weights + activation
+    if wanted > longest:
+        failure = _too_long(wanted, longest, longest)
+    elif request.kv_cache_bytes is None and total > request.memory_bytes * request.utilization:
+        gib = _nearest(total / request.utilization / _GIB, lambda gib: int(gib * _GIB) * request.utilization >= total)
+        failure = Failure(
+            FailureReason.OUT_OF_MEMORY,
+            f"the model and one step of {tokens} tokens need {format_size(total)}, but only "
+            f"{format_size(int(request.memory_bytes * request.utilization))} are ours: use a device of {gib} GiB or more",
+            {"gpu.memoryGiB": gib},
+        )
+    return MemoryFit(weights, activation, 0, 0, 0, 0, wanted, longest, failure)
 
 
 def weights_bytes(request: FitRequest) -> int:
@@ -108,11 +134,7 @@ def activation_bytes(request: FitRequest) -> int:
 def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longest: int) -> Failure | None:
     limit = request.config.longest_sequence
     if wanted > limit and longest:
-        return Failure(
-            FailureReason.INVALID_CONFIGURATION,
-            f"maxModelLen {wanted} is more than the {limit} tokens that the model was made for: set at most {longest}",
-            {"maxModelLen": longest},
-        )
+        return _too_long(wanted, limit, longest)
     wanted = min(wanted, limit)
     if longest >= max(wanted, 1):
         return None
@@ -151,6 +173,14 @@ def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longe
         FailureReason.KV_CACHE_TOO_SMALL,
         f"{what} needs {format_size(needed)} of KV cache, but {has}: {' or '.join(ways)}",
         suggestion,
+    )
+
+
+def _too_long(wanted: int, limit: int, longest: int) -> Failure:
+    return Failure(
+        FailureReason.INVALID_CONFIGURATION,
+        f"maxModelLen {wanted} is more than the {limit} tokens that the model was made for: set at most {longest}",
+        {"maxModelLen": longest},
     )
 
 

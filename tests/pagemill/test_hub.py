@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from pagemill import hub, hub_api, model_ref
+from pagemill.embedding_config import EmbeddingConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect, resolve
 from tests.pagemill.hub_server import HubServer, serve
+from tests.pagemill.sample_encoders import write_sentence_files
 from tests.pagemill.sample_models import write_folder
 
 REPO = "org/tiny"
@@ -63,6 +65,17 @@ SERVED = {
     "model-00002-of-00002.safetensors",
     "model.safetensors.index.json",
 }
+
+
+def test_an_embedding_models_pooling_comes_along(tmp_path: Path) -> None:
+    files = {path.name: path.read_bytes() for path in write_folder(tmp_path / "source").iterdir()}
+    sentence = {
+        name: (write_sentence_files(tmp_path) / name).read_bytes() for name in ("modules.json", "1_Pooling/config.json")
+    }
+    with serve(HubServer(repos={REPO: files | sentence | {"2_Dense/model.safetensors": b"x"}})) as running:
+        folder = pull({"HF_ENDPOINT": running.url, "PAGEMILL_MODELS": str(tmp_path / "models")})
+    assert inspect(folder).embedding == EmbeddingConfig("mean")
+    assert not (folder / "2_Dense").exists()
 
 
 def test_a_model_is_fetched_whole_and_can_be_served(server: HubServer, environ: dict[str, str]) -> None:
