@@ -71,7 +71,7 @@ def test_a_hub_model_is_served_under_its_name() -> None:
         ("a/b --lame-duck-seconds -1", "not a number of seconds from 0 up"),
         ("a/b --startup-timeout 0", "not a number of seconds from 1 up"),
         ("a/b --dtype int8", "invalid choice: 'int8'"),
-        ("a/b --scheduling-policy fair", '"fair" is not available yet'),
+        ("a/b --scheduling-policy lifo", 'There is no scheduling policy "lifo"'),
         ("a/b --load-format pt", "invalid choice: 'pt'"),
         ("a/b --api-key", "expected at least one argument"),
         ("a/b --tensor-parallel-size 0", "'0' is not a whole number from 1 to 64"),

@@ -1,4 +1,4 @@
-"""What a scheduling policy is: three hooks, and three notices for those that keep accounts.
+"""What a scheduling policy is: three hooks, and notices for those that keep accounts.
 
 A policy decides the order of the queue, who gives way and who may come in; nothing else. Budget, feasibility and progress are the
 scheduler's: it holds its promises whatever a policy answers or raises. Called on the engine's thread only, so a policy may keep
@@ -8,7 +8,8 @@ with the `SchedulerConfig` in force.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Reversible
+import time
+from collections.abc import Callable, Hashable, Reversible
 
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.sequence import Sequence
@@ -16,6 +17,8 @@ from pagemill_server.engine.sequence import Sequence
 
 class Policy:
     """First come, first served, in the base class: each hook says what it does when it isn't overridden."""
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)  # the engine's, seconds; `load` puts it there
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
@@ -27,12 +30,13 @@ class Policy:
         return None
 
     def key(self, sequence: Sequence) -> tuple[float, ...]:
-        """The place in the waiting queue, least first; among equals the preempted go first, then the earlier.
-
-        Asked when a sequence is queued, for its place in its lane, and again for the head of each lane whenever the scheduler
-        looks for the next: so it may depend on what the policy has counted of the lane.
-        """
+        """The place in its lane, least first; among equals the preempted go first, then the earlier. Asked when it is queued."""
         return (sequence.request.arrival,)
+
+    def turn(self, sequence: Sequence) -> tuple[float, ...]:
+        """The place among the other lanes' sequences, least first. Asked whenever the scheduler looks for the next, so it may
+        depend on what the policy has counted of the lane; inside a lane it must rise as `key` does. Default: the key."""
+        return self.key(sequence)
 
     # Hook 2: victim.
 
@@ -59,6 +63,9 @@ class Policy:
 
     def queued(self, sequence: Sequence) -> None:
         """It joins the queue, new or preempted; before its lane and key are asked."""
+
+    def admitted(self, sequence: Sequence) -> None:
+        """It runs from the coming step on; its blocks are its own, and `num_computed_tokens` says what a cache brought."""
 
     def left(self, sequence: Sequence) -> None:
         """It finished, failed or was aborted, wherever it stood."""
