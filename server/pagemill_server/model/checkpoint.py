@@ -60,10 +60,18 @@ class Checkpoint:
         """Several tensors [size, *rest] as one, row under row: one product instead of several."""
         return torch.cat([self.take(name, size, *rest) for name, size in zip(names, sizes, strict=True)])
 
-    def finish(self) -> None:
-        """Say that all was taken; raises PagemillError(UnsupportedArchitecture) for what was not."""
+    def has(self, name: str) -> bool:
+        """Whether a tensor of that Hugging Face name is there and was not taken."""
+        return self._own_name(name) in self._left
+
+    def finish(self, unused: Sequence[str] = ()) -> None:
+        """Say that all was taken, but for what begins with one of `unused`; raises PagemillError(UnsupportedArchitecture)."""
         spare = {"lm_head.weight"} if self._files.config.tie_word_embeddings else set()
-        left = [name for name in self._left if name not in spare and not name.endswith(_RECOMPUTED)]
+        left = [
+            name
+            for name in self._left
+            if name not in spare and not name.endswith(_RECOMPUTED) and not name.startswith(tuple(unused))
+        ]
         if left:
             raise PagemillError(
                 FailureReason.UNSUPPORTED_ARCHITECTURE,
