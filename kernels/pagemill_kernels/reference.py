@@ -65,10 +65,16 @@ def paged_attention(
     block_tables: torch.Tensor,  # int64 [S, most blocks]
     seq_lens: Sequence[int],  # S: tokens in the cache, this step's included
     query_start: Sequence[int],  # S + 1: sequence i's tokens are rows query_start[i] .. query_start[i+1]
+    window: int | None = None,  # keys that a query sees, its own included; None: all up to its own
+    scale: float | None = None,  # of the scores; None: 1/sqrt(head_dim)
 ) -> torch.Tensor:  # [T, num_heads, head_dim]
-    """Causal grouped-query attention of each sequence's newest tokens over all of its cached ones, scaled by 1/sqrt(head_dim)."""
+    """Causal grouped-query attention of each sequence's newest tokens over its cached ones.
+
+    The window is Mistral's: https://arxiv.org/abs/2310.06825
+    """
     kv_heads, _, block_size, head_dim = key_cache.shape
     group = query.shape[1] // kv_heads
+    scale = head_dim**-0.5 if scale is None else scale
     out = torch.empty_like(query)
     for index, seq_len in enumerate(seq_lens):
         first, last = query_start[index], query_start[index + 1]
@@ -76,8 +82,9 @@ def paged_attention(
         keys = key_cache[:, blocks].reshape(kv_heads, -1, head_dim)[:, :seq_len].float()
         values = value_cache[:, blocks].reshape(kv_heads, -1, head_dim)[:, :seq_len].float()
         for row in range(first, last):
-            visible = seq_len - (last - first) + (row - first) + 1  # the token's own position included
+            end = seq_len - (last - first) + (row - first) + 1  # the token's own position included
+            seen = slice(0 if window is None else max(0, end - window), end)
             for head in range(query.shape[1]):
-                scores = keys[head // group, :visible] @ query[row, head].float() * head_dim**-0.5
-                out[row, head] = (scores.softmax(0) @ values[head // group, :visible]).to(query.dtype)
+                scores = keys[head // group, seen] @ query[row, head].float() * scale
+                out[row, head] = (scores.softmax(0) @ values[head // group, seen]).to(query.dtype)
     return out

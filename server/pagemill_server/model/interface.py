@@ -13,6 +13,14 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """What a layer's attention is, beyond causal and grouped. Said by the family; the backend is made with one a layer."""
+
+    window: int | None = None  # tokens that a query sees, itself included; None: all before it
+    scale: float | None = None  # of the scores; None: 1/sqrt(head_dim)
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionMetadata:
     """One step's layout, the same for every layer. Filled by `model/batch`. T = tokens in the step, S = sequences."""
 
@@ -24,7 +32,10 @@ class AttentionMetadata:
 
 
 class StepAttention(Protocol):
-    """Attention during one step. Writes a layer's new KV, then attends over all of each sequence's. Causal, GQA."""
+    """Attention during one step. Writes a layer's new KV, then attends over all of each sequence's. Causal, GQA.
+
+    All of a layer's KV is written before any of it is read: a sequence may share blocks that another writes in this step.
+    """
 
     def __call__(
         self,
