@@ -3,10 +3,13 @@
 EngineError
 ├── RequestRefused        a client's mistake, raised by `submit` before anything is queued
 │   ├── RequestTooLarge   the prompt leaves no room for a token, in the model's length or in the cache
+│   ├── TextTooLong       the text of an embedding is longer than the model takes
+│   ├── EmbedsOnly        text is wanted of an encoder
 │   ├── UnknownTokenId    a token id that the model has no embedding for
 │   └── InvalidSampling   a sampling setting outside its bounds; a ValueError too, for Python users
 ├── QueueFull             as much waits as may; raised before anything is queued
 ├── EngineDead            nothing is taken any more; the message says why
+├── CopyFailed            a block could not be copied between the tiers: raised by every step from then on
 ├── SchedulerStuck        work waits and none of it can be scheduled: a bug, never a load
 └── KVCacheCorrupted      a block is lost, or owned twice: a bug; serving on would mix up answers
 """
@@ -30,6 +33,20 @@ class RequestTooLarge(RequestRefused):
         )
         self.prompt_tokens = prompt_tokens
         self.limit = limit
+
+
+class TextTooLong(RequestRefused):
+    def __init__(self, tokens: int, limit: int) -> None:
+        super().__init__(
+            f"The text has {tokens} tokens, but the model takes at most {limit}. Shorten it, or ask for it to be cut."
+        )
+        self.tokens = tokens
+        self.limit = limit
+
+
+class EmbedsOnly(RequestRefused):
+    def __init__(self) -> None:
+        super().__init__("The model is an encoder: it makes embeddings and generates no text.")
 
 
 class UnknownTokenId(RequestRefused):
@@ -59,6 +76,11 @@ class QueueFull(EngineError):
 
 class EngineDead(EngineError):
     """The engine has ended, by failure or by `stop`."""
+
+
+class CopyFailed(EngineError):
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"A copy between the device and the host tier failed: {type(cause).__name__}: {cause}")
 
 
 class SchedulerStuck(EngineError):

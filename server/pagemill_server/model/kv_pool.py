@@ -1,6 +1,7 @@
-"""The KV tensors: one paged pool a layer, taken once at the start. The only place where keys and values live.
+"""The KV tensors: one paged pool, taken once at the start. The only place where keys and values live on the device.
 
-Which block belongs to whom is `engine/kv_cache`'s business; here are only tensors. Read and written by the attention backends.
+Which block belongs to whom is `engine/kv_cache`'s business; here are only tensors. Read and written by the attention backends;
+`block_copies` takes whole blocks out to the host tier and back.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import torch
 class KVPool:
     """Keys and values of every layer: [num_kv_heads, num_blocks + 1, block_size, head_dim] each.
 
-    Heads come first so that gathering blocks gives each head one contiguous run of tokens. The block after the last
+    They are views of `data` [num_layers, 2, num_kv_heads, num_blocks + 1, block_size, head_dim], where a block of all layers is
+    one slice. Heads come first so that gathering blocks gives each head one contiguous run of tokens. The block after the last
     (`null_block`) belongs to nobody and stays zero: attention reads it where a sequence has no block.
 
     No slot that attention may read ever holds another sequence's remains: a block's tail is zeroed when its first slot is
-    written (`write`), so that masked slots are zeros and not an earlier sequence's NaN.
+    written (`write`), so that masked slots are zeros and not an earlier sequence's NaN. That needs no block to be written by one
+    sequence where another began it: shared blocks are full ones, and a sequence begins after them with a block of its own.
     """
 
     def __init__(
@@ -34,9 +37,9 @@ class KVPool:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.null_block = num_blocks
-        shape = (num_kv_heads, num_blocks + 1, block_size, head_dim)
-        self.keys = tuple(_zeros(shape, dtype, device) for _ in range(num_layers))
-        self.values = tuple(_zeros(shape, dtype, device) for _ in range(num_layers))
+        self.data = zeros((num_layers, 2, num_kv_heads, num_blocks + 1, block_size, head_dim), dtype, device)
+        self.keys = tuple(layer[0] for layer in self.data)
+        self.values = tuple(layer[1] for layer in self.data)
 
     def write(
         self,
@@ -54,7 +57,7 @@ class KVPool:
             cache.view(heads, -1, head_dim).index_copy_(1, slots, new.transpose(0, 1))
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """On CPU from numpy, which asks the system for zeroed pages; torch writes them all, which takes seconds for a large pool."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -1,27 +1,57 @@
 """Computes one step: batch → model → sampler. Owns the weights and, through its backend, the KV tensors.
 
-Implements `engine.ports.ModelRunner`; called by the engine's thread only. Made by `load.load_runner`.
+Implements `engine.ports.ModelRunner`; what moves between the tiers is `block_copies`' work. Called by the engine's thread only.
+Made by `load.load_runner`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.batch import InputBatch, make_batch
+from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.families import Model
 from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.sampler import sample
+
+FETCH_WAIT = (
+    0.05  # seconds that a step without sequences waits for a fetch, before the engine looks at its messages again
+)
 
 
 class Runner:
     """The model on its device."""
 
-    def __init__(self, model: Model, attention: AttentionBackend, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Model,
+        attention: AttentionBackend,
+        block_size: int,
+        device: torch.device,
+        copier: BlockCopier | None = None,
+    ) -> None:
         self._model, self._attention, self._block_size, self._device = model, attention, block_size, device
+        self._copier = copier
 
     def run(self, output: SchedulerOutput) -> RunnerOutput:
-        """Compute the step's tokens, write their KV through the block tables, sample where asked."""
+        """Compute the step's tokens, write their KV through the block tables, sample where asked; begin and report copies."""
+        if self._copier is None:
+            assert len(output.offloads) + len(output.fetches) == 0, "there is no host tier"
+            return self._compute(output)
+        self._copier.begin(output.offloads, output.fetches)
+        result = self._compute(output)
+        fetched = self._copier.ended(0.0 if output.sequences else FETCH_WAIT)
+        return replace(result, fetched=fetched) if fetched else result
+
+    def close(self) -> None:
+        """Let copies under way end. A second call does nothing."""
+        if self._copier is not None:
+            self._copier.close()
+
+    def _compute(self, output: SchedulerOutput) -> RunnerOutput:
         if not output.sequences:
             return RunnerOutput({})
         with torch.inference_mode():
