@@ -12,13 +12,18 @@ import time
 from collections.abc import Callable, Hashable, Reversible
 
 from pagemill_server.config import SchedulerConfig
+from pagemill_server.engine.estimate import Cost, Estimator
 from pagemill_server.engine.sequence import Sequence
+from pagemill_server.engine.step_model import StepModel
 
 
 class Policy:
     """First come, first served, in the base class: each hook says what it does when it isn't overridden."""
 
     clock: Callable[[], float] = staticmethod(time.monotonic)  # the engine's, seconds; `load` puts it there
+    cost: Callable[[Sequence], Cost] = staticmethod(
+        Estimator(StepModel(), 32).cost
+    )  # the engine's estimate; `load` too
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
@@ -62,7 +67,8 @@ class Policy:
     # Notices.
 
     def queued(self, sequence: Sequence) -> None:
-        """It joins the queue, new or preempted; before its lane and key are asked."""
+        """It joins the queue, new or preempted; before its lane and key are asked. A policy that takes over from another is told
+        of everybody anew: those that run are queued and admitted."""
 
     def admitted(self, sequence: Sequence) -> None:
         """It runs from the coming step on; its blocks are its own, and `num_computed_tokens` says what a cache brought."""

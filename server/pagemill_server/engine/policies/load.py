@@ -11,23 +11,31 @@ from collections.abc import Callable
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill_server.config import SchedulerConfig
+from pagemill_server.engine.estimate import Cost
 from pagemill_server.engine.policies.deadline import Deadline
 from pagemill_server.engine.policies.fair import Fair
 from pagemill_server.engine.policies.guarded import Guarded
 from pagemill_server.engine.policies.interface import Policy
 from pagemill_server.engine.policies.priority import Priority
+from pagemill_server.engine.sequence import Sequence
 
 OURS: dict[str, type[Policy]] = {"fcfs": Policy, "priority": Priority, "fair": Fair, "deadline": Deadline}
 
 
-def load(config: SchedulerConfig, clock: Callable[[], float] = time.monotonic) -> Policy:
-    """The policy that `config.policy` names, guarded against its own failures; `clock` is the engine's."""
+def load(
+    config: SchedulerConfig,
+    clock: Callable[[], float] = time.monotonic,
+    cost: Callable[[Sequence], Cost] | None = None,
+) -> Policy:
+    """The policy that `config.policy` names, guarded against its own failures; `clock` and `cost` are the engine's."""
     make = OURS.get(config.policy) or _class_at(config.policy)
     try:
         policy = make(config)
     except Exception as error:
         raise _invalid(f'The scheduling policy "{config.policy}" could not be made: {_words(error)}') from error
     policy.clock = clock
+    if cost is not None:
+        policy.cost = cost
     return policy if make is Policy else Guarded(policy)
 
 
