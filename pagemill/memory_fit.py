@@ -4,8 +4,8 @@
     KV bytes a token     = 2 x layers x KV heads x head dimension x element size
     blocks               = KV cache // (block size x KV bytes a token)
 
-The activation reserve is what one step needs beside the weights: for each token of the step's budget the widest set of tensors
-that live at once, and for each sampled sequence two rows of float32 logits. Block 0 is not special: every block holds tokens.
+The activation reserve is what one step needs beside the weights: for each token of the step's budget the tensors of a layer, for
+each sampled sequence two rows of float32 logits, the rotary tables, and on CPU the keys and values that attention gathers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pagemill.model_config import ModelConfig
 from pagemill.sizes import format_size
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
+_ROWS_OF_LOGITS = 2  # a sampled sequence's, and what sampling makes of it
+_TOKENS_AT_ONCE = 1 << 14  # the CPU way: keys and values that one product of attention gathers, at most
+_LIBRARIES = 32 << 20  # what the libraries of a device keep for themselves
 _GIB = 1024**3
 _MOST_BYTES = 1 << 50  # a GPU of a PiB
 _LENGTH_STEP = 64  # suggested lengths are rounded down to this many tokens
@@ -38,6 +41,7 @@ class FitRequest:
     max_num_batched_tokens: int = 2048
     max_num_seqs: int = 256
     kv_cache_bytes: int | None = None  # given: taken as it is (the CPU way)
+    measured_activation: int | None = None  # of the server's first step: goes before the estimate
     packs_weights: bool = False  # the CPU way: a tied output head is packed for its product, a copy beside the table
 
 
@@ -122,13 +126,23 @@ def weights_bytes(request: FitRequest) -> int:
 
 
 def activation_bytes(request: FitRequest) -> int:
-    """The reserve beside weights and cache, in bytes: an upper estimate that the server's profile run must stay below."""
-    config = request.config
-    attention = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
-    widest = max(2 * config.intermediate_size, attention + config.num_attention_heads * config.head_dim)
-    per_token = (3 * config.hidden_size + widest) * max(2, request.dtype_bytes)
-    logits = 2 * config.vocab_size * _LOGITS_BYTES
-    return request.max_num_batched_tokens * per_token + request.max_num_seqs * logits
+    """The reserve beside weights and cache, in bytes: an upper estimate that the server's first step must stay below."""
+    config, size = request.config, max(2, request.dtype_bytes)
+    per_token = config.kv_bytes_per_token(request.dtype_bytes)
+    nobodys = request.block_size * per_token  # the block that no sequence has
+    if request.measured_activation is not None:
+        return request.measured_activation + nobodys
+    heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    # Everything that lives in a layer, as if nothing were freed before its end: allocators keep holes.
+    attention = (6 * heads + 5 * kv_heads) * width
+    layer = request.max_num_batched_tokens * (4 * config.hidden_size + 3 * config.intermediate_size + attention)
+    longest, gathered = request.max_model_len or config.longest_sequence, 0
+    if request.kv_cache_bytes is not None:
+        longest = min(longest, request.kv_cache_bytes // per_token)
+        gathered = 2 * max(longest, _TOKENS_AT_ONCE) * kv_heads * width
+    rotary = 2 * longest * width
+    rows = request.max_num_seqs * config.vocab_size * _LOGITS_BYTES * _ROWS_OF_LOGITS
+    return (layer + rotary + gathered) * size + rows + nobodys + _LIBRARIES
 
 
 def _failure(request: FitRequest, fixed: int, per_token: int, wanted: int, longest: int) -> Failure | None:

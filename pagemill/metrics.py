@@ -17,6 +17,10 @@ SLEEP_STATE_LABEL: Final = "sleep_state"
 SLEEP_STATES: Final = ("awake", "weights_offloaded", "discard_all")
 REJECTION_LABEL: Final = "reason"
 REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")  # the bound that was reached
+MEMORY_KIND_LABEL: Final = "kind"
+MEMORY_KINDS: Final = ("weights", "activation", "kv_cache")
+MEMORY_SOURCE_LABEL: Final = "source"
+MEMORY_SOURCES: Final = ("predicted", "measured")
 
 # Gauges
 RUNNING: Final = "vllm:num_requests_running"  # sequences
@@ -26,6 +30,9 @@ KV_CACHE_USAGE_OLD: Final = "vllm:gpu_cache_usage_perc"  # the name that older r
 CACHE_CONFIG_INFO: Final = "vllm:cache_config_info"  # 1, with the labels block_size and num_gpu_blocks
 LORA_REQUESTS_INFO: Final = "vllm:lora_requests_info"  # seconds since 1970, with max_lora and two lists of adapters
 ENGINE_SLEEP_STATE: Final = "vllm:engine_sleep_state"  # by sleep_state: 1 for the one that holds
+MEMORY_BYTES: Final = (
+    "pagemill:memory_bytes"  # by kind and source: how the start divided the memory; 0 where unmeasured
+)
 
 # Counters, as exposed
 PREFIX_CACHE_QUERIES: Final = "vllm:prefix_cache_queries_total"  # tokens
@@ -66,6 +73,7 @@ GAUGES: Final = (
     CACHE_CONFIG_INFO,
     LORA_REQUESTS_INFO,
     ENGINE_SLEEP_STATE,
+    MEMORY_BYTES,
 )
 COUNTERS: Final = (
     PREFIX_CACHE_QUERIES,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pagemill_server.memory import StartMemory
+
 
 class Phase(StrEnum):
     """The words of `pagemill.endpoints.PHASES`."""
@@ -44,6 +46,7 @@ class Lifecycle:
         self.bytes_loaded = 0
         self.bytes_total = weights_bytes
         self.capacity: Capacity | None = None
+        self.memory: StartMemory | None = None  # predicted and measured; with capacity
         self.refusing = False  # draining, and the lame duck's time is over: new requests get a 503
         self.last_progress = clock()
 

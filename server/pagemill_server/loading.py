@@ -11,11 +11,12 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pagemill import model_source
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.memory_fit import MemoryFit
+from pagemill.memory_fit import WARN_UTILIZATION, MemoryFit
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
 from pagemill_server.config import EngineLimits
@@ -53,6 +54,13 @@ def load(
             FailureReason.INVALID_CONFIGURATION,
             f"{files.path} is {files.format}, and --load-format asks for {settings.model.load_format}: leave it out",
         )
+    if (share := settings.cache.gpu_memory_utilization) > WARN_UTILIZATION:
+        logger.warning(
+            "--gpu-memory-utilization %g is above %g: what the driver and other processes take may end the server while it "
+            "works",
+            share,
+            WARN_UTILIZATION,
+        )
     # Threads that spin while they wait make a step twenty times slower beside any other busy process; read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     tokenizer = load_tokenizer(files)
@@ -62,8 +70,13 @@ def load(
     module = _import_model()
     lifecycle.enter(Phase.LOADING_WEIGHTS)
     try:
-        runner, limits, fit = module.load_runner(
-            files, settings.model, settings.cache, settings.scheduler, _progress(lifecycle, "loading weights")
+        runner, limits, memory = module.load_runner(
+            files,
+            settings.model,
+            settings.cache,
+            settings.scheduler,
+            _progress(lifecycle, "loading weights"),
+            partial(lifecycle.enter, Phase.WARMUP),
         )
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
@@ -73,8 +86,7 @@ def load(
             f"the machine's memory does not hold the model ({format_size(files.weights_bytes)} as stored) and its KV cache: "
             "lower --kv-cache-memory-bytes or use a machine with more memory",
         ) from error
-    lifecycle.enter(Phase.WARMUP)
-    lifecycle.capacity = _capacity(fit)
+    lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
     engine = Engine(measured(runner), limits, settings.scheduler, settings.model.seed)
     return LoadedModel(engine, limits, tokenizer, vocabulary, template)
 

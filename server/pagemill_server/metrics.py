@@ -18,6 +18,7 @@ from pagemill_server.engine.engine import NOT_FINITE
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import AddRequest, EngineStats, FinishReason, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
+from pagemill_server.memory import StartMemory
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a family would confuse readers that take the first one they see
 
@@ -69,12 +70,19 @@ _LABELS = (names.MODEL_NAME_LABEL, names.ENGINE_LABEL)
 
 
 class Metrics:
-    """One a process. `stats` is asked at every scrape and gives None until there is an engine."""
+    """One a process. `stats` and `memory` are asked at every scrape and give None until there is an engine."""
 
-    def __init__(self, model_name: str, block_size: int, stats: Callable[[], EngineStats | None]) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        block_size: int,
+        stats: Callable[[], EngineStats | None],
+        memory: Callable[[], StartMemory | None] = lambda: None,
+    ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._labels = (model_name, "0")
         self.registry.register(_EngineCollector(self._labels, block_size, stats))
+        self.registry.register(_MemoryCollector(self._labels, memory))
         self._histograms: dict[str, Histogram] = {}
         for name, buckets in _BUCKETS.items():
             family = Histogram(name, _help(name), _LABELS, registry=self.registry, buckets=buckets)
@@ -219,9 +227,29 @@ class _EngineCollector(Collector):
         return ()
 
 
+class _MemoryCollector(Collector):
+    """What the start predicted and measured."""
+
+    def __init__(self, labels: tuple[str, str], memory: Callable[[], StartMemory | None]) -> None:
+        self._labels, self._memory = labels, memory
+
+    def collect(self) -> Iterator[Metric]:
+        memory = self._memory()
+        labels = (*_LABELS, names.MEMORY_KIND_LABEL, names.MEMORY_SOURCE_LABEL)
+        family = GaugeMetricFamily(names.MEMORY_BYTES, _help(names.MEMORY_BYTES), labels=labels)
+        for source in names.MEMORY_SOURCES:
+            use = None if memory is None else getattr(memory, source)
+            for kind in names.MEMORY_KINDS:
+                family.add_metric((*self._labels, kind, source), float(getattr(use, kind, None) or 0))
+        yield family
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+
 _INFO_LABELS = (*_LABELS, "block_size", "num_gpu_blocks")
 _LORA_LABELS = (*_LABELS, "max_lora", "running_lora_adapters", "waiting_lora_adapters")
 
 
 def _help(name: str) -> str:
-    return name.removeprefix("vllm:").removesuffix("_total").replace("_", " ")
+    return name.partition(":")[2].removesuffix("_total").replace("_", " ")

@@ -37,10 +37,9 @@ def test_the_plan_is_what_the_server_has(tmp_path: Path, tied: bool) -> None:
     predicted = fit(fit_request(resource.spec, files, None))
     (container,) = render(resource, SETTINGS)[-1]["spec"]["template"]["spec"]["containers"]
     settings = parse([*container["command"][2:], *container["args"]])
-    _, limits, measured = load_runner(
-        files, settings.model, settings.cache, settings.scheduler, lambda done, total: None
-    )
-    assert measured == predicted
+    _, limits, start = load_runner(files, settings.model, settings.cache, settings.scheduler, lambda done, total: None)
+    assert start.fit == predicted
+    assert start.measured.kv_cache == predicted.kv_cache_bytes
     assert (limits.num_blocks, limits.max_model_len) == (predicted.num_blocks, 128)
 
 

@@ -19,6 +19,10 @@ SPLIT = {
 }
 
 
+# Families with a series for each pair of values of two more labels.
+MEMORY_SERIES = {(kind, source) for kind in names.MEMORY_KINDS for source in names.MEMORY_SOURCES}
+
+
 def families() -> dict[str, Metric]:
     text = Metrics("some/model", block_size=16, stats=lambda: None).render().decode()
     return {f.name + ("_total" if f.type == "counter" else ""): f for f in text_string_to_metric_families(text)}
@@ -41,6 +45,9 @@ def test_every_series_is_there_from_the_start_and_there_is_one_a_family() -> Non
         if name in SPLIT:
             label, values = SPLIT[name]
             assert sorted(sample.labels[label] for sample in family.samples) == sorted(values)
+        elif name == names.MEMORY_BYTES:
+            assert {(sample.labels["kind"], sample.labels["source"]) for sample in family.samples} == MEMORY_SERIES
+            assert len(family.samples) == len(MEMORY_SERIES)
         else:
             assert len(set(labels)) == 1, name
         for sample in family.samples:
@@ -63,7 +70,8 @@ def test_the_names_that_readers_of_vllm_ask_for() -> None:
     histograms += " request_params_max_tokens iteration_tokens_total request_prefill_kv_computed_tokens"
     wanted = {f"vllm:{name}" for name in f"{gauges} {histograms}".split()}
     wanted |= {f"vllm:{name}_total" for name in counters.split()}
-    assert set(families()) == wanted
+    ours = {"pagemill:memory_bytes"}
+    assert set(families()) == wanted | ours
 
 
 def test_the_endpoint_picker_finds_what_it_reads() -> None:

@@ -12,7 +12,7 @@ from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import MemoryFit
 from pagemill.model_files import inspect
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
-from pagemill_server.model import load as load_module
+from pagemill_server.model import division, host_limits
 from pagemill_server.model.load import load_runner
 from tests.server.tiny import write_tiny_llama
 
@@ -35,7 +35,7 @@ def start(
     except PagemillError:
         assert not told, "weights were read before the refusal"
         raise
-    return limits, memory
+    return limits, memory.fit
 
 
 def refusal(folder: Path, cache: CacheConfig | None = None, **options: Any) -> PagemillError:
@@ -66,10 +66,10 @@ def test_a_derived_cache_is_a_share_of_what_is_free_and_never_more_than_the_most
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_tiny_llama(tmp_path, max_position_embeddings=1 << 20)
-    monkeypatch.setattr(load_module.host_limits, "available_memory", lambda: 10_000_000)
+    monkeypatch.setattr(host_limits, "available_memory", lambda: 80_000_000)
     limits, memory = start(folder, max_model_len=4096)
-    assert memory.kv_cache_bytes == pytest.approx(0.4 * (10_000_000 - memory.weights_bytes), abs=32 * TOKEN_BYTES)
-    monkeypatch.setattr(load_module, "MOST_CACHE", 1_000_000)
+    assert memory.kv_cache_bytes == pytest.approx(0.4 * (80_000_000 - memory.weights_bytes), abs=32 * TOKEN_BYTES)
+    monkeypatch.setattr(division, "MOST_CACHE", 1_000_000)
     limits, memory = start(folder, max_model_len=512)
     assert limits.num_blocks == 1_000_000 // (32 * TOKEN_BYTES)
 
@@ -105,9 +105,50 @@ def test_a_sliding_window_bounds_the_length(tmp_path: Path) -> None:
     assert "sliding window of 128" in failure.message
 
 
-@pytest.mark.parametrize("block_size", [0, 3, 48, 512, -16])
-def test_a_block_size_that_tiles_cant_be_made_of_is_refused(tmp_path: Path, block_size: int) -> None:
-    assert "power of two" in str(refusal(write_tiny_llama(tmp_path), CacheConfig(block_size=block_size)))
+@pytest.mark.parametrize("block_size", [0, -16])
+def test_a_block_of_no_tokens_is_refused(tmp_path: Path, block_size: int) -> None:
+    assert "from 1 up" in str(refusal(write_tiny_llama(tmp_path), CacheConfig(block_size=block_size)))
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 24, 512])
+def test_any_other_block_size_is_taken(tmp_path: Path, block_size: int) -> None:
+    limits, memory = start(write_tiny_llama(tmp_path), CacheConfig(block_size, 600 * TOKEN_BYTES))
+    assert limits.num_blocks == memory.num_blocks == 600 // block_size
+    assert limits.max_model_len == min(256, limits.num_blocks * block_size)
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 32])
+def test_what_a_refusal_names_fits(tmp_path: Path, block_size: int) -> None:
+    folder = write_tiny_llama(tmp_path)
+    cache = CacheConfig(block_size, 100 * TOKEN_BYTES, offloading_bytes=1 << 20)
+    nearest = refusal(folder, cache, max_model_len=256).failure.suggestion["maxModelLen"]
+    assert isinstance(nearest, int)
+    assert start(folder, cache, max_model_len=nearest)[0].max_model_len == nearest
+
+
+def test_a_second_tier_is_counted_in_blocks(tmp_path: Path) -> None:
+    cache = CacheConfig(16, 40 * 16 * TOKEN_BYTES, offloading_bytes=5 * 16 * TOKEN_BYTES + 1)
+    assert start(write_tiny_llama(tmp_path), cache)[0].num_host_blocks == 5
+
+
+def test_a_second_tier_without_room_for_a_block_is_refused(tmp_path: Path) -> None:
+    error = refusal(write_tiny_llama(tmp_path), CacheConfig(16, 1 << 20, offloading_bytes=100))
+    assert error.failure.reason is FailureReason.INVALID_CONFIGURATION
+    assert "takes 8.0 KiB, but the second tier was given 100 B" in str(error)
+
+
+def test_what_the_machine_does_not_have_is_refused_with_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_llama(tmp_path)
+    monkeypatch.setattr(host_limits, "available_memory", lambda: 100 << 20)
+    start(folder, CacheConfig(16, 8 << 20, offloading_bytes=8 << 20))
+    for cache in (CacheConfig(16, 8 << 20, offloading_bytes=90 << 20), CacheConfig(16, 90 << 20)):
+        error = refusal(folder, cache)
+        assert error.failure.reason is FailureReason.OUT_OF_MEMORY
+        assert "100.0 MiB of this machine's memory is free" in str(error)
+        assert "90.0 MiB" in str(error)
+        assert ("--kv-offloading-size" in str(error)) == (cache.offloading_bytes > 0)
 
 
 @pytest.mark.parametrize(
