@@ -8,6 +8,7 @@ nobody holds it, so it is nobody's until the copy is done.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass
 
 from pagemill_server.engine.errors import KVCacheCorrupted
@@ -137,7 +138,7 @@ class BlockPool:
         self._hashes[block] = self._parents[block] = None
         return content
 
-    def check_integrity(self, holders: list[int]) -> None:
+    def check_integrity(self, holders: list[int], parked: Set[int]) -> None:
         """Every block in one state, with so many holders, and found by its own name only. O(blocks). Raises KVCacheCorrupted."""
         states = (self.num_free, self.num_cached, self.num_held, self.num_parked)
         if sum(states) != self.num_blocks:
@@ -147,6 +148,8 @@ class BlockPool:
             )
         if holders != self._holders:
             raise KVCacheCorrupted(f"blocks have {self._holders} holders in the books, the block tables name {holders}")
+        if parked != self._parked:
+            raise KVCacheCorrupted(f"blocks {self._parked} are parked, fetches for nobody write to {parked}")
         held = {block for block, count in enumerate(self._holders) if count}
         if set(self._free) | self._cached.keys() | self._parked | held != set(range(self.num_blocks)):
             raise KVCacheCorrupted("a block is in two places, and another in none")

@@ -9,17 +9,15 @@ may hold the leader's blocks in the very step that fills them.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from itertools import count
 
 from pagemill_server.engine.block_pool import BlockPool
-from pagemill_server.engine.errors import KVCacheCorrupted
 from pagemill_server.engine.host_tier import HostTier
 from pagemill_server.engine.prefix import NO_MATCH, BlockHasher, PrefixMatch
 from pagemill_server.engine.schedule import BlockCopy, Fetch
 from pagemill_server.engine.sequence import Sequence
+from pagemill_server.engine.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +35,7 @@ class _Holding:
     blocks: tuple[int, ...]  # replaced when the sequence grows: a step hands it over without a copy
     num_known: int = 0  # the first blocks, full and computed by a step that succeeded: their content has its hash
     ticket: int | None = None  # of the fetch under way
-
-
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A fetch that wasn't reported yet."""
-
-    fetch: Fetch
-    sequence: Sequence
-    num_known: int  # of the sequence, once the fetch is done
+    num_known_then: int = 0  # num_known, once it is done
 
 
 class KVCache:
@@ -63,18 +53,14 @@ class KVCache:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_host_blocks = num_host_blocks
-        self.num_offloaded = 0  # blocks, total
-        self.num_fetched = 0
         self._pool = BlockPool(num_blocks)
-        self._host = HostTier(num_host_blocks)
+        self._transfers = Transfers(num_host_blocks)
+        self._host = self._transfers.host
         self._private = not prefix_caching
         self._names_blocks = prefix_caching or num_host_blocks > 0
         self._hasher = BlockHasher(block_size, private=self._private)
         self._holdings: dict[int, _Holding] = {}
-        self._under_way: dict[int, _UnderWay] = {}  # by ticket
-        self._tickets = count()
-        self._to_offload: list[BlockCopy] = []  # since the last step was planned
-        self._offloading: tuple[BlockCopy, ...] = ()  # in the step that was planned last
+        self._fetching: dict[int, Sequence] = {}  # that hold their blocks still, by ticket
 
     # How full it is.
 
@@ -117,6 +103,16 @@ class KVCache:
         return self._host.num_used
 
     @property
+    def num_offloaded(self) -> int:
+        """Blocks that were copied to the host tier, total."""
+        return self._transfers.num_offloaded
+
+    @property
+    def num_fetched(self) -> int:
+        """Blocks that were copied from the host tier, total."""
+        return self._transfers.num_fetched
+
+    @property
     def holders(self) -> frozenset[int]:
         """The seq_ids that hold blocks."""
         return frozenset(self._holdings)
@@ -144,8 +140,11 @@ class KVCache:
         For a leader whose plan for this step reaches its prompt's end, or that is past it; whatever caching is allowed.
         """
         assert leader.request is sequence.request, f"{sequence.seq_id} isn't of the request of {leader.seq_id}"
+        holding = self._holdings[leader.seq_id]
+        if holding.ticket is not None:
+            return NO_MATCH
         most = (sequence.num_prompt_tokens - 1) // self.block_size
-        return PrefixMatch(self._holdings[leader.seq_id].blocks[:most], leader=leader.seq_id)
+        return PrefixMatch(holding.blocks[:most], leader=leader.seq_id)
 
     def blocks_to_admit(self, num_tokens: int, match: PrefixMatch = NO_MATCH) -> int:
         """How many of the `available` blocks an admission would take; a matched block counts unless somebody holds it."""
@@ -170,7 +169,7 @@ class KVCache:
         holding = _Holding(match.device + new, self._known(sequence, match))
         self._holdings[sequence.seq_id] = holding
         num_cached = len(match.device) + len(match.host)
-        return Admission(num_cached * self.block_size, self._fetch(sequence, holding, match))
+        return Admission(num_cached * self.block_size, self._begin_fetch(sequence, holding, match))
 
     def grow(self, sequence: Sequence, num_tokens: int) -> bool:
         """Let the sequence hold blocks for positions 0 .. num_tokens-1. All of them or none; False where too few are available."""
@@ -210,7 +209,10 @@ class KVCache:
         holding = self._holdings.pop(sequence.seq_id, None)
         if holding is None:
             return
-        in_flight = self._abandon(holding)
+        in_flight: Set[int] = frozenset()
+        if holding.ticket is not None:
+            in_flight = self._transfers.targets({holding.ticket})
+            del self._fetching[holding.ticket]
         # Where another has taken the name of a copy of ours meanwhile and is gone, ours may have it.
         self._name(sequence, holding, 0, holding.num_known)
         for index in reversed(range(len(holding.blocks))):
@@ -237,38 +239,15 @@ class KVCache:
 
         Their content can be fetched from the next step on; so a step is over before the next call.
         """
-        self._host.arrived(copy.target for copy in self._offloading)
-        self.num_offloaded += len(self._offloading)
-        self._offloading, self._to_offload = tuple(self._to_offload), []
-        return self._offloading
+        return self._transfers.take_offloads()
 
     def undo_offloads(self, copies: Iterable[BlockCopy]) -> None:
         """The step that carried them failed: what the host blocks hold now is nothing that may be read."""
-        undone = frozenset(copies)
-        assert undone <= set(self._offloading), "copies of a step that is over"
-        self._host.undo(copy.target for copy in undone)
-        self._offloading = tuple(copy for copy in self._offloading if copy not in undone)
+        self._transfers.undo_offloads(copies)
 
     def fetched(self, tickets: Iterable[int]) -> frozenset[int]:
         """Fetches are done: the seq_ids that may run now. Unknown tickets, and those of sequences that are gone, bring none."""
-        ready = set()
-        for ticket in tickets:
-            done = self._under_way.pop(ticket, None)
-            if done is None:
-                continue
-            self.num_fetched += len(done.fetch.copies)
-            for copy in reversed(done.fetch.copies):  # so that the last block is evicted first
-                self._host.unpin(copy.source)
-            holding = self._holdings.get(done.sequence.seq_id)
-            if holding is None or holding.ticket != ticket:
-                for copy in done.fetch.copies:
-                    self._pool.unpark(copy.target)
-                continue
-            holding.ticket = None
-            self._name(done.sequence, holding, holding.num_known, done.num_known)
-            holding.num_known = done.num_known
-            ready.add(done.sequence.seq_id)
-        return frozenset(ready)
+        return frozenset(seq_id for ticket in tickets if (seq_id := self._end_fetch(ticket)) is not None)
 
     def check_integrity(self) -> None:
         """Free + cached + held + parked = total, each block in one place and as often held as tables name it; the host tier too.
@@ -279,14 +258,8 @@ class KVCache:
         for holding in self._holdings.values():
             for block in holding.blocks:
                 holders[block] += 1
-        self._pool.check_integrity(holders)
-        self._host.check_integrity(
-            Counter(copy.source for under_way in self._under_way.values() for copy in under_way.fetch.copies)
-        )
-        abandoned = self._under_way.keys() - {holding.ticket for holding in self._holdings.values()}
-        parked = sum(len(self._under_way[ticket].fetch.copies) for ticket in abandoned)
-        if parked != self.num_parked:
-            raise KVCacheCorrupted(f"{self.num_parked} blocks are parked, fetches for nobody write to {parked}")
+        self._pool.check_integrity(holders, self._transfers.targets(self._transfers.under_way - self._fetching.keys()))
+        self._transfers.check_integrity()
 
     # Inside.
 
@@ -321,27 +294,34 @@ class KVCache:
     def _take(self, count: int) -> tuple[int, ...]:
         blocks, evicted = self._pool.take(count)
         if self.num_host_blocks:
-            for gone in evicted:
-                target = self._host.offer(gone.hash)
-                if target is not None:
-                    self._to_offload.append(BlockCopy(gone.block, target))
+            self._transfers.offload(evicted)
         return blocks
 
-    def _fetch(self, sequence: Sequence, holding: _Holding, match: PrefixMatch) -> Fetch | None:
+    def _begin_fetch(self, sequence: Sequence, holding: _Holding, match: PrefixMatch) -> Fetch | None:
         if not match.host:
             return None
         first = len(match.device)
-        targets = holding.blocks[first : first + len(match.host)]
-        fetch = Fetch(next(self._tickets), tuple(map(BlockCopy, match.host, targets)))
+        holding.num_known_then = first + len(match.host)
+        fetch = self._transfers.begin(match.host, holding.blocks[first : holding.num_known_then])
         holding.ticket = fetch.ticket
-        self._under_way[fetch.ticket] = _UnderWay(fetch, sequence, first + len(targets))
+        self._fetching[fetch.ticket] = sequence
         return fetch
 
-    def _abandon(self, holding: _Holding) -> frozenset[int]:
-        """The blocks that a fetch still copies into."""
-        if holding.ticket is None:
-            return frozenset()
-        return frozenset(copy.target for copy in self._under_way[holding.ticket].fetch.copies)
+    def _end_fetch(self, ticket: int) -> int | None:
+        """The seq_id that had waited for it."""
+        fetch = self._transfers.end(ticket)
+        if fetch is None:
+            return None
+        sequence = self._fetching.pop(ticket, None)
+        if sequence is None:
+            for copy in fetch.copies:
+                self._pool.unpark(copy.target)
+            return None
+        holding = self._holdings[sequence.seq_id]
+        self._name(sequence, holding, holding.num_known, holding.num_known_then)
+        holding.num_known = holding.num_known_then
+        holding.ticket = None
+        return sequence.seq_id
 
     def _name(self, sequence: Sequence, holding: _Holding, first: int, last: int) -> None:
         hashes = self._hasher.extend(sequence, last)
