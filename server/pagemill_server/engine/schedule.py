@@ -74,3 +74,4 @@ class RunnerOutput:
     prompt_logprobs: dict[int, tuple[SampledToken, ...]] = field(default_factory=dict)  # by seq_id, one a prompt_target
     embeddings: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by seq_id
     fetched: frozenset[int] = frozenset()  # tickets of fetches that ended since the last output that was returned
+    fetch_seconds: float = 0.0  # that copying their blocks took, all of them together; 0 where nobody measured it

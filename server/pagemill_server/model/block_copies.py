@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +28,15 @@ from pagemill_server.model.kv_pool import KVPool
 log = logging.getLogger(__name__)
 
 _Bytes = npt.NDArray[np.uint8]
+_Result = tuple[int, float] | Exception  # ticket and seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Fetches that are done."""
+
+    tickets: frozenset[int] = frozenset()
+    seconds: float = 0.0  # that copying their blocks took, all of them together
 
 
 class BlockCopier(Protocol):
@@ -38,9 +49,9 @@ class BlockCopier(Protocol):
         """
         ...
 
-    def ended(self, wait: float = 0.0) -> frozenset[int]:
-        """Tickets of fetches that ended since the last call. If none has but some are under way, one is waited for, at most
-        `wait` seconds. What a step writes from now on comes after them."""
+    def ended(self, wait: float = 0.0) -> Ended:
+        """The fetches that ended since the last call. If none has but some are under way, one is waited for, at most `wait`
+        seconds. What a step reads and writes from now on comes after them."""
         ...
 
     def close(self) -> None:
@@ -54,7 +65,7 @@ class ThreadCopier:
     def __init__(self, device_pool: KVPool, host_pool: HostPool) -> None:
         self._device, self._host = _device_bytes(device_pool), _host_bytes(host_pool)
         self._jobs: queue.SimpleQueue[Fetch | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[_Result] = queue.SimpleQueue()
         self._under_way = 0
         self._failure: Exception | None = None
         # The thread knows the arrays and the queues but not this object, so it ends with it; daemon, for what is left at the end.
@@ -80,8 +91,9 @@ class ThreadCopier:
         if self._failure is not None:
             raise CopyFailed(self._failure) from self._failure
 
-    def ended(self, wait: float = 0.0) -> frozenset[int]:
+    def ended(self, wait: float = 0.0) -> Ended:
         tickets: set[int] = set()
+        seconds = 0.0
         while self._under_way:
             try:
                 result = self._results.get(timeout=wait) if wait and not tickets else self._results.get_nowait()
@@ -91,8 +103,9 @@ class ThreadCopier:
             if isinstance(result, Exception):
                 self._failure = result
                 break
-            tickets.add(result)
-        return frozenset(tickets)
+            tickets.add(result[0])
+            seconds += result[1]
+        return Ended(frozenset(tickets), seconds)
 
     def close(self) -> None:
         self._end()
@@ -113,9 +126,10 @@ def _fetch_all(
     device: _Bytes,
     host: _Bytes,
     jobs: queue.SimpleQueue[Fetch | None],
-    results: queue.SimpleQueue[int | Exception],
+    results: queue.SimpleQueue[_Result],
 ) -> None:
     while (fetch := jobs.get()) is not None:
+        began = time.perf_counter()
         try:
             for copy in fetch.copies:
                 np.copyto(device[:, copy.target], host[copy.source])
@@ -123,7 +137,7 @@ def _fetch_all(
             log.exception("a block could not be fetched from the host tier")
             results.put(error)  # the next step raises it, on the engine's thread
         else:
-            results.put(fetch.ticket)
+            results.put((fetch.ticket, time.perf_counter() - began))
 
 
 # numpy for the copies themselves: it lets go of the GIL and starts no threads of its own beside the step's, as torch would.

@@ -43,8 +43,8 @@ class Runner:
             return self._compute(output)
         self._copier.begin(output.offloads, output.fetches)
         result = self._compute(output)
-        fetched = self._copier.ended(0.0 if output.sequences else FETCH_WAIT)
-        return replace(result, fetched=fetched) if fetched else result
+        ended = self._copier.ended(0.0 if output.sequences else FETCH_WAIT)
+        return replace(result, fetched=ended.tickets, fetch_seconds=ended.seconds) if ended.tickets else result
 
     def close(self) -> None:
         """Let copies under way end. A second call does nothing."""

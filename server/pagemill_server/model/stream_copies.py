@@ -14,6 +14,7 @@ import torch
 
 from pagemill_server.engine.errors import CopyFailed
 from pagemill_server.engine.schedule import BlockCopy, Fetch
+from pagemill_server.model.block_copies import Ended
 from pagemill_server.model.host_pool import HostPool
 from pagemill_server.model.kv_pool import KVPool
 
@@ -27,7 +28,7 @@ class StreamCopier:
     def __init__(self, device_pool: KVPool, host_pool: HostPool) -> None:
         self._device, self._host = device_pool.data, host_pool.data
         self._stream = torch.cuda.Stream(self._device.device)  # type: ignore[no-untyped-call]
-        self._under_way: deque[tuple[int, torch.cuda.Event]] = deque()  # one stream: they end in order
+        self._under_way: deque[tuple[int, torch.cuda.Event, torch.cuda.Event]] = deque()  # begin, end; in order
         block_bytes = self._host[0].numel() * self._host.element_size()
         self._batch = max(1, STAGING_BYTES // block_bytes)
         self._failure: Exception | None = None
@@ -43,28 +44,37 @@ class StreamCopier:
                     self._out(some)
                 computing.wait_event(self._stream.record_event())
                 for fetch in fetches:
+                    began = self._timed_event()
                     for some in _batches(fetch.copies, self._batch):
                         self._in(some)
-                    self._under_way.append((fetch.ticket, self._stream.record_event()))
+                    self._under_way.append((fetch.ticket, began, self._timed_event()))
         except Exception as error:
             self._failure = error  # a CUDA error stays: no later copy can be trusted
             raise CopyFailed(error) from error
 
-    def ended(self, wait: float = 0.0) -> frozenset[int]:
+    def ended(self, wait: float = 0.0) -> Ended:
         until = time.monotonic() + wait
         while self._under_way and not self._oldest_is_done() and time.monotonic() < until:
             time.sleep(POLL_SECONDS)  # an event has no timed wait
         tickets: set[int] = set()
+        seconds = 0.0
         while self._under_way and self._oldest_is_done():
-            tickets.add(self._under_way.popleft()[0])
-        return frozenset(tickets)
+            ticket, begin, end = self._under_way.popleft()
+            tickets.add(ticket)
+            seconds += begin.elapsed_time(end) / 1000
+        return Ended(frozenset(tickets), seconds)
 
     def close(self) -> None:
         self._stream.synchronize()
         self._under_way.clear()
 
+    def _timed_event(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)  # type: ignore[no-untyped-call]
+        return event
+
     def _oldest_is_done(self) -> bool:
-        return bool(self._under_way[0][1].query())  # type: ignore[no-untyped-call]
+        return bool(self._under_way[0][2].query())  # type: ignore[no-untyped-call]
 
     def _out(self, copies: Sequence[BlockCopy]) -> None:
         staged = self._device.index_select(3, self._indices(copy.source for copy in copies)).movedim(3, 0).contiguous()

@@ -15,7 +15,7 @@ import torch
 from pagemill.model_files import inspect
 from pagemill_server.engine.errors import CopyFailed
 from pagemill_server.engine.schedule import BlockCopy, Fetch
-from pagemill_server.model.block_copies import BlockCopier, make_copier
+from pagemill_server.model.block_copies import BlockCopier, Ended, make_copier
 from pagemill_server.model.host_pool import HostPool, host_blocks
 from pagemill_server.model.kv_pool import KVPool
 from tests.server.tiny import write_tiny_llama
@@ -39,8 +39,9 @@ class Tiers:
         tickets: list[int] = []
         while len(tickets) < count:
             got = self.copier.ended(LONG)
-            assert got, "no fetch ended in a long time"
-            tickets += got
+            assert got.tickets, "no fetch ended in a long time"
+            assert got.seconds > 0
+            tickets += got.tickets
         return tickets
 
 
@@ -111,7 +112,7 @@ def test_random_traffic_beside_steps_that_write_keeps_every_bit(tiers: Tiers) ->
         for block in idle:  # the step writes what is its own
             if block not in busy_device:
                 tiers.device.data[:, :, :, block] = torch.randn_like(tiers.device.data[:, :, :, block])
-        for ended in tiers.copier.ended(LONG if len(busy_device) > DEVICE_BLOCKS - 4 else 0.0):
+        for ended in tiers.copier.ended(LONG if len(busy_device) > DEVICE_BLOCKS - 4 else 0.0).tickets:
             target, content = expected.pop(ended)
             assert torch.equal(tiers.block(target), content)
             busy_device.remove(target)
@@ -124,13 +125,13 @@ def test_random_traffic_beside_steps_that_write_keeps_every_bit(tiers: Tiers) ->
 def test_a_fetch_is_reported_once(tiers: Tiers) -> None:
     tiers.copier.begin([BlockCopy(0, 0)], [Fetch(3, (BlockCopy(0, 1),)), Fetch(4, (BlockCopy(0, 2),))])
     assert sorted(tiers.wait_for(2)) == [3, 4]
-    assert tiers.copier.ended(LONG) == frozenset()  # and nothing is waited for when nothing is under way
+    assert tiers.copier.ended(LONG) == Ended()  # and nothing is waited for when nothing is under way
 
 
 def test_a_failed_fetch_is_raised_by_the_next_step_and_by_every_later_one() -> None:
     tiers = make_tiers()
     tiers.copier.begin([], [Fetch(0, (BlockCopy(HOST_BLOCKS, 1),)), Fetch(1, (BlockCopy(0, 2),))])
-    assert tiers.copier.ended(LONG) == frozenset()
+    assert tiers.copier.ended(LONG) == Ended()
     for _ in range(2):
         with pytest.raises(CopyFailed, match="IndexError"):
             tiers.copier.begin([], [])
