@@ -9,8 +9,12 @@ READY_PATH = "/ready"  # 200 when requests are taken; 503 with the same JSON whi
 METRICS_PATH = "/metrics"
 VERSION_PATH = "/version"
 
+# On the management port, which wants `Authorization: Bearer` with the token.
+CONFIG_PATH = "/config"  # GET: {"config": {...}, "hot": [names]}; PATCH an object of hot names: the same, 400 when one can't be
+
 MODELS_ENV = "PAGEMILL_MODELS"  # folders of models as org/name/, split as PATH is; a fetch goes to the first
 TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"
+MANAGEMENT_TOKEN_ENV = "PAGEMILL_MANAGEMENT_TOKEN"  # what the management port asks for
 HUB_ENDPOINT_ENV = "HF_ENDPOINT"
 HUB_TOKEN_ENV = "HF_TOKEN"
 

@@ -33,6 +33,7 @@ ENGINE_SLEEP_STATE: Final = "vllm:engine_sleep_state"  # by sleep_state: 1 for t
 MEMORY_BYTES: Final = (
     "pagemill:memory_bytes"  # by kind and source: how the start divided the memory; 0 where unmeasured
 )
+ESTIMATED_QUEUE_SECONDS: Final = "pagemill:estimated_queue_seconds"  # until a request that came now would first run
 
 # Counters, as exposed
 PREFIX_CACHE_QUERIES: Final = "vllm:prefix_cache_queries_total"  # tokens
@@ -74,6 +75,7 @@ GAUGES: Final = (
     LORA_REQUESTS_INFO,
     ENGINE_SLEEP_STATE,
     MEMORY_BYTES,
+    ESTIMATED_QUEUE_SECONDS,
 )
 COUNTERS: Final = (
     PREFIX_CACHE_QUERIES,

@@ -24,7 +24,8 @@ OWNED_FLAGS = frozenset(
         *("--max-model-len", "--block-size", "--max-num-seqs", "--max-num-batched-tokens", "--kv-cache-memory-bytes"),
         *("--seed", "--scheduling-policy", "--max-num-queued-reqs", "--max-num-queued-tokens", "--quantization"),
         *("--enable-prefix-caching", "--no-enable-prefix-caching", "--kv-offloading-size", "--tensor-parallel-size"),
-        *("--api-key", "--lame-duck-seconds", "--shutdown-timeout", "--startup-timeout"),
+        *("--api-key", "--lame-duck-seconds", "--shutdown-timeout", "--startup-timeout", "--management-port"),
+        *("--management-token", "--scheduling-aging-seconds", "--scheduling-ttft-ms", "--scheduling-weights"),
     )
 )
 # Far beyond any machine, and far below where a product with it leaves the numbers that Kubernetes or a float can hold.

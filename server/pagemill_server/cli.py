@@ -17,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pagemill import endpoints, model_ref, model_source
+from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError, write_termination
 from pagemill.memory_fit import default_block_size
 from pagemill.sizes import parse_size
 from pagemill_server import serve as server
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
-from pagemill_server.engine import policies
+from pagemill_server.engine import hot, policies
 from pagemill_server.settings import Settings
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
@@ -51,8 +52,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         raise _invalid("name one model: `pagemill serve MODEL` or --model MODEL")
     reference = model_ref.parse(named)
     default_name = reference.location if reference.kind == "hub" else named
-    scheduler = SchedulerConfig(flags.max_num_seqs, flags.max_num_batched_tokens, flags.scheduling_policy)
-    policies.load(scheduler)  # one that can't be used is refused here, in its own words
+    scheduler = _scheduler_config(flags)
     return Settings(
         ModelOptions(
             model=named,
@@ -66,14 +66,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         ),
         _cache_config(flags),
         scheduler,
-        ServerConfig(
-            host=flags.host,
-            port=flags.port,
-            api_keys=tuple(flags.api_key or ()),
-            lame_duck_seconds=flags.lame_duck_seconds,
-            shutdown_timeout=flags.shutdown_timeout,
-            startup_timeout=flags.startup_timeout,
-        ),
+        _server_config(flags, environ),
     )
 
 
@@ -84,6 +77,42 @@ def _cache_config(flags: argparse.Namespace) -> CacheConfig:
         gpu_memory_utilization=flags.gpu_memory_utilization,
         prefix_caching=flags.enable_prefix_caching,
         offloading_bytes=flags.kv_offloading_size,
+    )
+
+
+def _scheduler_config(flags: argparse.Namespace) -> SchedulerConfig:
+    config = SchedulerConfig(
+        max_num_seqs=flags.max_num_seqs,
+        max_num_batched_tokens=flags.max_num_batched_tokens,
+        policy=flags.scheduling_policy,
+        aging_seconds=flags.scheduling_aging_seconds,
+        ttft_ms=flags.scheduling_ttft_ms,
+        weights=tuple(dict(flags.scheduling_weights).items()),
+        max_num_queued_reqs=flags.max_num_queued_reqs,
+        max_num_queued_tokens=flags.max_num_queued_tokens,
+    )
+    hot.check(config)  # what can't be, the policy too, is refused here in its own words
+    return config
+
+
+def _server_config(flags: argparse.Namespace, environ: Mapping[str, str]) -> ServerConfig:
+    token = flags.management_token or environ.get(MANAGEMENT_TOKEN_ENV, "").strip()
+    if flags.management_port is not None and not token:
+        raise _invalid(
+            f"--management-port needs a token: set {MANAGEMENT_TOKEN_ENV} in the environment, or give --management-token"
+        )
+    if flags.management_port and flags.management_port == flags.port:
+        raise _invalid(f"--management-port and --port are both {flags.port}: give each its own")
+    return ServerConfig(
+        host=flags.host,
+        port=flags.port,
+        api_keys=tuple(flags.api_key or ()),
+        lame_duck_seconds=flags.lame_duck_seconds,
+        shutdown_timeout=flags.shutdown_timeout,
+        startup_timeout=flags.startup_timeout,
+        stall_timeout=flags.stall_timeout,
+        management_port=flags.management_port,
+        management_token=token,
     )
 
 
@@ -179,9 +208,47 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="tokens in one step",
     )
-    scheduler.add_argument("--scheduling-policy", default=_SCHEDULER.policy, metavar="POLICY", help="fcfs")
-    scheduler.add_argument("--max-num-queued-reqs", action=_Absent, help=argparse.SUPPRESS)
-    scheduler.add_argument("--max-num-queued-tokens", action=_Absent, help=argparse.SUPPRESS)
+    scheduler.add_argument(
+        "--scheduling-policy",
+        default=_SCHEDULER.policy,
+        metavar="POLICY",
+        help=f"{', '.join(policies.OURS)}, or a class of your own: package.module:Class",
+    )
+    scheduler.add_argument(
+        "--scheduling-aging-seconds",
+        type=_above_zero,
+        default=_SCHEDULER.aging_seconds,
+        metavar="S",
+        help="priority: waiting that is worth one level",
+    )
+    scheduler.add_argument(
+        "--scheduling-ttft-ms",
+        type=_above_zero,
+        default=_SCHEDULER.ttft_ms,
+        metavar="MS",
+        help="deadline: to the first token, for requests that bring no deadline",
+    )
+    scheduler.add_argument(
+        "--scheduling-weights",
+        nargs="+",
+        action="extend",
+        type=_weight,
+        default=[],
+        metavar="CLIENT=WEIGHT",
+        help="fair: a client's share (default: 1); key1, key2 … are the API keys as they were given",
+    )
+    scheduler.add_argument(
+        "--max-num-queued-reqs",
+        type=_whole(1),
+        metavar="N",
+        help="sequences that may wait; more are answered 429 (default: no bound)",
+    )
+    scheduler.add_argument(
+        "--max-num-queued-tokens",
+        type=_whole(1),
+        metavar="TOKENS",
+        help="prompt tokens that may wait; more are answered 429 (default: no bound)",
+    )
     http = parser.add_argument_group("server")
     http.add_argument("--host", default=_SERVER.host, type=_words)
     http.add_argument(
@@ -203,6 +270,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="longest time without loading progress",
     )
     http.add_argument(
+        "--stall-timeout",
+        type=_seconds(1),
+        default=_SERVER.stall_timeout,
+        metavar="S",
+        help="/health fails when work waits and nothing has moved for so long; more than one step may take",
+    )
+    http.add_argument(
         "--lame-duck-seconds",
         type=_seconds(0),
         default=_SERVER.lame_duck_seconds,
@@ -215,6 +289,18 @@ def make_parser() -> argparse.ArgumentParser:
         default=_SERVER.shutdown_timeout,
         metavar="S",
         help="what running answers then get to finish",
+    )
+    http.add_argument(
+        "--management-port",
+        type=_whole(0, 65535),
+        metavar="PORT",
+        help="a second port, for changes of the running server (default: there is none)",
+    )
+    http.add_argument(
+        "--management-token",
+        type=_words,
+        metavar="TOKEN",
+        help=f"what the management port asks for; better in {MANAGEMENT_TOKEN_ENV}, where other users of the machine can't read it",
     )
     return parser
 
@@ -258,6 +344,19 @@ def _seconds(least: float) -> Callable[[str], float]:
         return number
 
     return seconds
+
+
+def _above_zero(text: str) -> float:
+    if not 0 < (number := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def _weight(text: str) -> tuple[str, float]:
+    client, equals, weight = text.rpartition("=")
+    if not (equals and client.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not CLIENT=WEIGHT")
+    return client, _above_zero(weight)
 
 
 def _share(text: str) -> float:

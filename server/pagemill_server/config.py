@@ -6,7 +6,7 @@ nothing is written back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,22 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Where and how to answer; filled from --host, --port, --api-key, --startup-timeout and the flags of a stop."""
+    """Where and how to answer; filled from --host, --port, --api-key, --startup-timeout, --stall-timeout, the flags of a
+    stop and those of management."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     lame_duck_seconds: float = 0.0  # after SIGTERM: unready, new requests still served with `Connection: close`
     shutdown_timeout: float = 30.0  # seconds that running streams get to finish after that
     startup_timeout: float = 600.0  # the longest time without loading progress
-    stall_timeout: float = 300.0  # /health turns 503 when work waits and nothing has moved for so long
+    stall_timeout: float = (
+        300.0  # /health turns 503 when work waits and nothing moved for so long: more than a step may take
+    )
     management_port: int | None = None  # None: there is no management port
-    management_token: str = ""  # what the management port asks for; never empty where there is a port
+    management_token: str = field(
+        default="", repr=False
+    )  # what the management port asks for; never empty where there is a port
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ ApiError
 ├── MethodNotAllowed    405
 ├── RequestTimeout      408  the client stopped sending in the middle of its body
 ├── BodyTooLarge        413
+├── TooManyRequests     429  as much waits as may; comes with Retry-After
 ├── EngineFailed        500  the engine could not finish a request; never the client's doing
 └── Unavailable         503  loading, draining or stopping; comes with Retry-After
 """
@@ -70,6 +71,11 @@ class RequestTimeout(ApiError):
 class BodyTooLarge(ApiError):
     status = 413
     type = "invalid_request_error"
+
+
+class TooManyRequests(ApiError):
+    status = 429
+    type = "rate_limit_error"
 
 
 class EngineFailed(ApiError):

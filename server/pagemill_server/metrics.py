@@ -64,6 +64,7 @@ _FROM_STATS: dict[str, Callable[[EngineStats], float]] = {
     names.PREEMPTIONS: lambda stats: stats.num_preemptions,
     names.PROMPT_TOKENS: lambda stats: stats.prompt_tokens,
     names.GENERATION_TOKENS: lambda stats: stats.generation_tokens,
+    names.ESTIMATED_QUEUE_SECONDS: lambda stats: stats.queue_seconds,
 }
 
 _LABELS = (names.MODEL_NAME_LABEL, names.ENGINE_LABEL)
@@ -102,8 +103,7 @@ class Metrics:
             (*_LABELS, names.REJECTION_LABEL),
             registry=self.registry,
         )
-        for bound in names.REJECTION_REASONS:  # nothing bounds the queue in this version: they stay at 0
-            rejected.labels(*self._labels, bound)
+        self._rejected = {bound: rejected.labels(*self._labels, bound) for bound in names.REJECTION_REASONS}
 
     def render(self) -> bytes:
         """The text format of Prometheus."""
@@ -115,6 +115,10 @@ class Metrics:
 
     def count_finished(self, reason: FinishReason) -> None:
         self._finished[reason.value].inc()
+
+    def count_rejected(self, bound: str) -> None:
+        """A request was refused because too much waits; `bound` is of REJECTION_REASONS."""
+        self._rejected[bound].inc()
 
     def count_corrupted(self) -> None:
         self._corrupted.inc()

@@ -16,17 +16,19 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from functools import partial
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
 from pagemill_server.api.app import make_app
 from pagemill_server.api.http_protocol import HttpProtocol
+from pagemill_server.api.management import make_management_app
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.lifecycle import Lifecycle, Phase
@@ -48,11 +50,14 @@ def run(settings: Settings, files: ModelFiles | None) -> int:
     Raises PagemillError for a failure to start or to go on.
     """
     _log_to_stderr()
-    with (
-        _listen(settings.server.host, settings.server.port) as listener,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        runner.run(_with_signals(Life(settings, files), listener))
+    server = settings.server
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(_listen(server.host, server.port, "--port"))
+        management = None
+        if server.management_port is not None:
+            management = sockets.enter_context(_listen(server.host, server.management_port, "--management-port"))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_with_signals(Life(settings, files), listener, management))
     return 0
 
 
@@ -80,12 +85,13 @@ class Life:
             block_size=settings.cache.block_size,
             api_keys=settings.server.api_keys,
             startup_timeout=settings.server.startup_timeout,
+            stall_timeout=settings.server.stall_timeout,
         )
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()  # a second signal
-        self._uvicorn = http_server(self.service)
+        self._uvicorn = http_server(make_app(self.service))
 
-    async def live(self, listener: socket.socket) -> None:
+    async def live(self, listener: socket.socket, management: socket.socket | None = None) -> None:
         """All of it. Raises PagemillError."""
         answering = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
         address = listener.getsockname()
@@ -96,14 +102,31 @@ class Life:
             self._files.path if self._files is not None else self._settings.model.model,
         )
         try:
-            loaded = await self._load()
-            if loaded is not None:
-                await self._serve(loaded)
-                await self._drain(loaded)
+            async with self._managed(management):
+                loaded = await self._load()
+                if loaded is not None:
+                    await self._serve(loaded)
+                    await self._drain(loaded)
         finally:
             self._uvicorn.should_exit = True
             await answering
             self.service.close()
+
+    @contextlib.asynccontextmanager
+    async def _managed(self, listener: socket.socket | None) -> AsyncIterator[None]:
+        """The management port answers from the first moment to the last."""
+        if listener is None:
+            yield
+            return
+        server = http_server(make_management_app(self.service, self._settings))
+        answering = asyncio.create_task(server.serve(sockets=[listener]))
+        address = listener.getsockname()
+        logger.info("management on http://%s:%d", _bracketed(address[0]), address[1])
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await answering
 
     def stop(self) -> None:
         """What a signal does: the first begins the stop, a second one skips its waiting. On the event loop's thread."""
@@ -183,18 +206,18 @@ class Life:
             wait.cancel()
 
 
-async def _with_signals(life: Life, listener: socket.socket) -> None:
+async def _with_signals(life: Life, listener: socket.socket, management: socket.socket | None) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, life.stop)
-    await life.live(listener)
+    await life.live(listener, management)
 
 
-def http_server(service: Service) -> uvicorn.Server:
+def http_server(app: ASGIApp) -> uvicorn.Server:
     """uvicorn as we run it; it serves the sockets that it is given and leaves signals alone."""
     return _Uvicorn(
         uvicorn.Config(
-            make_app(service),
+            app,
             http=HttpProtocol,
             ws="none",
             lifespan="off",
@@ -215,7 +238,7 @@ class _Uvicorn(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A bound socket, before anything slow is done; raises PagemillError (AddressInUse, InvalidConfiguration)."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -224,7 +247,7 @@ def _listen(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise PagemillError(
                 FailureReason.ADDRESS_IN_USE,
-                f"port {port} on {host} is in use: stop what listens there, or give another --port",
+                f"port {port} on {host} is in use: stop what listens there, or give another {flag}",
             ) from None
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION, f"can't listen on {host} port {port}: {error.strerror or error}"

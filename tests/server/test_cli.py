@@ -45,6 +45,32 @@ def test_a_prefix_cache_can_be_asked_for() -> None:
     assert cli.parse(["a/b", "--enable-prefix-caching"]).cache.prefix_caching
 
 
+def test_the_schedulers_flags_arrive() -> None:
+    argv = (
+        "a/b --scheduling-policy fair --scheduling-aging-seconds 5 --scheduling-ttft-ms 250 --scheduling-weights key1=2 a=b=0.5 "
+        "--scheduling-weights key1=3 --max-num-queued-reqs 10 --max-num-queued-tokens 2000"
+    )
+    expected = SchedulerConfig(
+        policy="fair",
+        aging_seconds=5.0,
+        ttft_ms=250.0,
+        weights=(("key1", 3.0), ("a=b", 0.5)),
+        max_num_queued_reqs=10,
+        max_num_queued_tokens=2000,
+    )
+    assert cli.parse(argv.split()).scheduler == expected
+
+
+def test_the_management_port_and_its_token() -> None:
+    server = cli.parse(["a/b", "--management-port", "0", "--management-token", "t", "--stall-timeout", "7.5"]).server
+    assert (server.management_port, server.management_token, server.stall_timeout) == (0, "t", 7.5)
+    from_environment = cli.parse(["a/b", "--management-port", "9"], {"PAGEMILL_MANAGEMENT_TOKEN": "secret\n"}).server
+    assert (from_environment.management_port, from_environment.management_token) == (9, "secret")
+    assert cli.parse(["a/b"], {"PAGEMILL_MANAGEMENT_TOKEN": "secret"}).server.management_port is None
+    with pytest.raises(PagemillError, match="needs a token"):
+        cli.parse(["a/b", "--management-port", "9"], {"PAGEMILL_MANAGEMENT_TOKEN": " "})
+
+
 def test_a_hub_model_is_served_under_its_name() -> None:
     assert cli.parse(["hf://org/name@v1"]).model.served_names == ("org/name",)
     assert cli.parse(["/models/some"]).model.served_names == ("/models/some",)
@@ -79,7 +105,18 @@ def test_a_hub_model_is_served_under_its_name() -> None:
         ("a/b --kv-offloading-size -1", "'-1' is not a number of GiB from 0"),
         ("a/b --kv-offloading-size 4GiB", "'4GiB' is not a number of GiB from 0"),
         ("a/b --kv-offloading-size inf", "'inf' is not a number of GiB from 0"),
-        ("a/b --max-num-queued-reqs 5", "--max-num-queued-reqs is not supported by this version"),
+        ("a/b --max-num-queued-reqs 0", "'0' is not a whole number from 1 up"),
+        ("a/b --max-num-queued-tokens x", "'x' is not a whole number from 1 up"),
+        ("a/b --max-num-seqs 99999999999", "max_num_seqs must be a whole number from 1 to 2147483647"),
+        ("a/b --scheduling-policy nowhere_of_test:P", "there is no module nowhere_of_test"),
+        ("a/b --scheduling-aging-seconds 0", "'0' is not a number above 0"),
+        ("a/b --scheduling-ttft-ms inf", "'inf' is not a number above 0"),
+        ("a/b --scheduling-weights key1", "'key1' is not CLIENT=WEIGHT"),
+        ("a/b --scheduling-weights =2", "'=2' is not CLIENT=WEIGHT"),
+        ("a/b --scheduling-weights a=-1", "'-1' is not a number above 0"),
+        ("a/b --stall-timeout 0", "not a number of seconds from 1 up"),
+        ("a/b --management-port 9001", "--management-port needs a token: set PAGEMILL_MANAGEMENT_TOKEN"),
+        ("a/b --port 9001 --management-port 9001 --management-token t", "--management-port and --port are both 9001"),
     ],
 )
 def test_what_cannot_be(argv: str, message: str) -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from pagemill_server.api.body import BodyLimits
-from pagemill_server.config import EngineLimits
+from pagemill_server.config import EngineLimits, ServerConfig
+from pagemill_server.engine.errors import QueueFull
 from pagemill_server.engine.ports import EngineClient
 from pagemill_server.engine.request import EngineStats
-from pagemill_server.errors import EngineFailed, NotFound, Unavailable
+from pagemill_server.errors import EngineFailed, NotFound, TooManyRequests, Unavailable
 from pagemill_server.lifecycle import Lifecycle
 from pagemill_server.metrics import Metrics
 from pagemill_server.text.detokenizer import TokenBytes
@@ -32,7 +33,6 @@ MAX_BODY_BYTES = 16 << 20  # a prompt of several million characters, or of two m
 BODY_STALL_SECONDS = 60.0
 TEXT_THREADS = 2  # the tokenizer lets go of the GIL; more would only take the model's cores
 RETRY_AFTER_SECONDS = 5
-STALL_SECONDS = 300.0  # more than any one step takes: a large model's prompt chunk on few cores needs minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,15 @@ class Service:
         *,
         block_size: int,
         api_keys: Sequence[str] = (),
-        stall_seconds: float = STALL_SECONDS,
-        startup_timeout: float = 600.0,
+        stall_timeout: float = ServerConfig().stall_timeout,
+        startup_timeout: float = ServerConfig().startup_timeout,
         max_body_bytes: int = MAX_BODY_BYTES,
         body_stall_seconds: float = BODY_STALL_SECONDS,
     ) -> None:
         self.served_names = tuple(served_names)
         self.lifecycle = lifecycle
         self.api_keys = tuple(api_keys)
-        self.stall_seconds = stall_seconds  # /health fails when work waits and nothing has moved for so long
+        self.stall_timeout = stall_timeout  # /health fails when work waits and nothing has moved for so long
         self.startup_timeout = startup_timeout
         self.created = int(time.time())
         self.loaded: Loaded | None = None
@@ -77,7 +77,7 @@ class Service:
         self.idle = asyncio.Event()  # set while nothing is in flight
         self.idle.set()
         self.in_flight = 0  # requests to the model between their arrival and the end of their answer
-        self.metrics = Metrics(self.served_names[0], block_size, self.stats)
+        self.metrics = Metrics(self.served_names[0], block_size, self.stats, lambda: lifecycle.memory)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
 
     def stats(self) -> EngineStats | None:
@@ -93,6 +93,16 @@ class Service:
         if self.loaded.engine.dead is not None:
             raise Unavailable("The engine has ended; the server will restart.", code="engine_dead", headers=retry)
         return self.loaded
+
+    def check_queue(self, loaded: Loaded, num_sequences: int, num_tokens: int) -> None:
+        """Raises TooManyRequests with Retry-After if so much more may not wait: all of it or nothing. Without tokens it asks about
+        the sequences only, before a prompt is tokenised."""
+        try:
+            loaded.engine.check_queue(num_sequences, num_tokens)
+        except QueueFull as full:
+            self.metrics.count_rejected(full.bound)
+            retry = {"retry-after": f"{full.retry_after:.0f}"}
+            raise TooManyRequests(str(full), code="queue_full", headers=retry) from None
 
     def name_of(self, asked: str | None) -> str:
         """The model's name in a response. Raises NotFound for any that is not served."""

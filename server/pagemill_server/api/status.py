@@ -30,7 +30,7 @@ class Status:
         if service.loaded.engine.dead is not None:
             return f"the engine ended: {service.loaded.engine.dead}"
         stalled = service.loaded.engine.stalled_for()
-        return f"nothing has moved for {stalled:.0f} s while work waits" if stalled > service.stall_seconds else None
+        return f"nothing has moved for {stalled:.0f} s while work waits" if stalled > service.stall_timeout else None
 
     async def ready(self, request: Request) -> Response:
         """200 when requests are taken; the same JSON with 503 while loading, draining or in trouble."""

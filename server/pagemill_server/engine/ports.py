@@ -1,13 +1,15 @@
-"""The two seams of the engine, as protocols: what it runs on (`ModelRunner`) and how the front end talks to it (`EngineClient`).
+"""The seams of the engine, as protocols: what it runs on (`ModelRunner`), what makes the steps (`StepEngine`) and how the front
+end talks to it (`EngineClient`).
 
-`model/runner.Runner` implements the first, `engine/loop.EngineLoop` the second; tests of either side need not load the other.
+`model/runner` and `model/encoder` implement the first, `engine/engine` and `engine/encoder` the second, `engine/loop` the third;
+tests of any side need not load the others.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from pagemill_server.config import SchedulerConfig
+from pagemill_server.config import EngineLimits, SchedulerConfig
 from pagemill_server.engine.request import AddRequest, EngineStats, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 
@@ -18,6 +20,45 @@ class ModelRunner(Protocol):
     def run(self, output: SchedulerOutput) -> RunnerOutput:
         """Compute the tokens, write their KV through the block tables, sample where asked."""
         ...
+
+
+class StepEngine(Protocol):
+    """Requests in, one step at a time, outputs out. Synchronous; one thread, but for `check`, `dead` and `limits`."""
+
+    limits: EngineLimits
+    dead: str | None  # why it ended, or None while it lives
+
+    @property
+    def has_work(self) -> bool: ...
+
+    def check(self, request: AddRequest) -> None:
+        """Raise RequestRefused for what can never be served."""
+        ...
+
+    def add(self, request: AddRequest) -> None: ...
+
+    def abort(self, request_id: str, index: int | None = None) -> list[RequestOutput]: ...
+
+    def abort_all(self) -> list[RequestOutput]: ...
+
+    def step(self) -> list[RequestOutput]:
+        """One pass of the model. Raises only what is a bug."""
+        ...
+
+    def fail(self, reason: str) -> list[RequestOutput]:
+        """End for good: every request gets an error."""
+        ...
+
+    @property
+    def config(self) -> SchedulerConfig:
+        """What is in force, or will be from the next step on: the newest that was configured."""
+        ...
+
+    def configure(self, config: SchedulerConfig) -> None:
+        """Change what is hot, between two steps. Raises PagemillError, and then nothing has changed."""
+        ...
+
+    def stats(self) -> EngineStats: ...
 
 
 class OutputStream(Protocol):
@@ -43,10 +84,15 @@ class EngineClient(Protocol):
         """
         ...
 
+    @property
+    def config(self) -> SchedulerConfig:
+        """What is in force, or will be from the next step on: the newest that was configured."""
+        ...
+
     def configure(self, config: SchedulerConfig) -> None:
         """Change what is hot, between two steps; nothing that waits or runs is lost.
 
-        Raises PagemillError (InvalidConfiguration) for what can't be; then nothing has changed.
+        Raises PagemillError (InvalidConfiguration) for what can't be, and EngineDead; then nothing has changed.
         """
         ...
 

@@ -21,6 +21,7 @@ import openai
 import uvloop
 
 from pagemill.model_files import inspect
+from pagemill_server.api.app import make_app
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine.loop import EngineLoop
@@ -85,7 +86,7 @@ def serving(
     settings = settings or settings_for(folder)
     service = Service(settings.model.served_names, Lifecycle(1000), block_size=settings.cache.block_size, **options)
     model = load(settings, inspect(folder), service.lifecycle, partial(MeteredRunner, metrics=service.metrics))
-    server = http_server(service)
+    server = http_server(make_app(service))
     listener = socket.create_server(("127.0.0.1", 0))
 
     async def run() -> None:

@@ -111,7 +111,7 @@ class Hanging:
 
 
 def test_a_stalled_engine(tiny: Path) -> None:
-    with serving(tiny, stall_seconds=0.05) as server, server.client() as client, ThreadPoolExecutor(1) as pool:
+    with serving(tiny, stall_timeout=0.05) as server, server.client() as client, ThreadPoolExecutor(1) as pool:
         hanging = server.model.engine._runner = Hanging(server.model.engine._runner)
         answer = pool.submit(server.openai.completions.create, model=NAME, prompt="a", max_tokens=1)
         try:

@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from pagemill_server.engine.policies.interface import Policy
-from pagemill_server.engine.policies.load import load
+from pagemill_server.engine.policies.load import OURS, load
 
-__all__ = ["Policy", "load"]
+__all__ = ["OURS", "Policy", "load"]
