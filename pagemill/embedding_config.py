@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.json_file import read_list, read_object
@@ -68,7 +68,7 @@ def _pooling(folder: Path, path: Path) -> Pooling:
         raise _refuse(folder, f"its pooling is {' + '.join(modes)}; one of {', '.join(POOLINGS)} can be computed")
     if not raw.get("include_prompt", True):
         raise _refuse(folder, "its pooling leaves the prompt's tokens out (include_prompt is false)")
-    return cast(Pooling, modes[0])
+    return modes[0]
 
 
 def _text(path: Path) -> tuple[int | None, bool]:

@@ -21,6 +21,7 @@ class ModelOptions:
     seed: int = 0
     load_format: str = "auto"  # "auto" | "safetensors" | "gguf": refuse a model that lies in the other
     tensor_parallel_size: int = 1  # processes that share each layer
+    task: str = "auto"  # "auto": what the model was made for | "generate" | "embed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,26 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from pagemill import model_source
+from pagemill.embedding_config import EmbeddingConfig
+from pagemill.encoder_config import EncoderConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import WARN_UTILIZATION, MemoryFit
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
-from pagemill_server.config import EngineLimits
+from pagemill_server.config import EngineLimits, ModelOptions
+from pagemill_server.engine.encoder import EncoderEngine
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.lifecycle import Capacity, Lifecycle, Phase
 from pagemill_server.settings import Settings
+from pagemill_server.task import embedding_config
 from pagemill_server.text.detokenizer import TokenBytes
 from pagemill_server.text.template import ChatTemplate
 from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
@@ -40,6 +45,17 @@ class LoadedModel:
     tokenizer: ModelTokenizer
     vocabulary: TokenBytes
     template: ChatTemplate | None
+    embedding: EmbeddingConfig | None = None  # how it makes embeddings; None: it was loaded to generate
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEncoder:
+    """The same of an encoder, which has neither words of its own nor turns."""
+
+    engine: EncoderEngine
+    limits: EngineLimits
+    tokenizer: ModelTokenizer
+    embedding: EmbeddingConfig
 
 
 def load(
@@ -48,7 +64,64 @@ def load(
     lifecycle: Lifecycle,
     measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
 ) -> LoadedModel:
-    """Raises PagemillError. `measured` may put something around the runner."""
+    """A decoder. Raises PagemillError. `measured` may put something around the runner."""
+    if isinstance(files.config, EncoderConfig):
+        raise PagemillError(
+            FailureReason.UNSUPPORTED_ARCHITECTURE,
+            f"{files.path} is an encoder, which this version serves from Python only: LLM({settings.model.model!r}).embed(…)",
+        )
+    _check(settings, files)
+    embedding = embedding_config(files, settings.model.task)
+    tokenizer = load_tokenizer(files)
+    source = tokenizer.chat_template
+    template = ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
+    vocabulary = TokenBytes(tokenizer.backend, tokenizer.eos_ids)
+    module = _import_model("load")
+    lifecycle.enter(Phase.LOADING_WEIGHTS)
+    with _out_of_memory(files):
+        runner, limits, memory = module.load_runner(
+            files,
+            _bounded(settings.model, embedding),
+            settings.cache,
+            settings.scheduler,
+            _progress(lifecycle, "loading weights"),
+            partial(lifecycle.enter, Phase.WARMUP),
+        )
+    lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
+    engine = Engine(measured(runner), limits, settings.scheduler, settings.model.seed)
+    return LoadedModel(engine, limits, tokenizer, vocabulary, template, embedding)
+
+
+def load_encoder(
+    settings: Settings,
+    files: ModelFiles,
+    lifecycle: Lifecycle,
+    measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
+) -> LoadedEncoder:
+    """The same for an encoder."""
+    _check(settings, files)
+    embedding = embedding_config(files, settings.model.task)
+    assert embedding is not None, "an encoder always has one"
+    tokenizer = load_tokenizer(files)
+    module = _import_model("load_encoder")
+    lifecycle.enter(Phase.LOADING_WEIGHTS)
+    with _out_of_memory(files):
+        runner, limits, memory = module.load_encoder(
+            files,
+            files.config,
+            embedding,
+            _bounded(settings.model, embedding),
+            settings.cache,
+            settings.scheduler,
+            _progress(lifecycle, "loading weights"),
+            partial(lifecycle.enter, Phase.WARMUP),
+        )
+    lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
+    return LoadedEncoder(EncoderEngine(measured(runner), limits, settings.scheduler), limits, tokenizer, embedding)
+
+
+def _check(settings: Settings, files: ModelFiles) -> None:
+    """What can be said before anything is loaded."""
     if settings.model.load_format not in ("auto", files.format):
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION,
@@ -61,23 +134,20 @@ def load(
             share,
             WARN_UTILIZATION,
         )
-    # Threads that spin while they wait make a step twenty times slower beside any other busy process; read when torch loads.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    tokenizer = load_tokenizer(files)
-    source = tokenizer.chat_template
-    template = ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
-    vocabulary = TokenBytes(tokenizer.backend, tokenizer.eos_ids)
-    module = _import_model()
-    lifecycle.enter(Phase.LOADING_WEIGHTS)
+
+
+def _bounded(options: ModelOptions, embedding: EmbeddingConfig | None) -> ModelOptions:
+    """An embedding model's own files bound its texts, unless the user says otherwise."""
+    if embedding is None or options.max_model_len is not None:
+        return options
+    return replace(options, max_model_len=embedding.max_length)
+
+
+@contextmanager
+def _out_of_memory(files: ModelFiles) -> Iterator[None]:
+    """The machine's refusal as one line."""
     try:
-        runner, limits, memory = module.load_runner(
-            files,
-            settings.model,
-            settings.cache,
-            settings.scheduler,
-            _progress(lifecycle, "loading weights"),
-            partial(lifecycle.enter, Phase.WARMUP),
-        )
+        yield
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
@@ -86,9 +156,6 @@ def load(
             f"the machine's memory does not hold the model ({format_size(files.weights_bytes)} as stored) and its KV cache: "
             "lower --kv-cache-memory-bytes or use a machine with more memory",
         ) from error
-    lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
-    engine = Engine(measured(runner), limits, settings.scheduler, settings.model.seed)
-    return LoadedModel(engine, limits, tokenizer, vocabulary, template)
 
 
 def download(model: str, lifecycle: Lifecycle) -> ModelFiles:
@@ -100,8 +167,10 @@ def download(model: str, lifecycle: Lifecycle) -> ModelFiles:
     return files
 
 
-def _import_model() -> Any:
-    return importlib.import_module("pagemill_server.model.load")
+def _import_model(module: str) -> Any:
+    # Threads that spin while they wait make a step twenty times slower beside any other busy process; read when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return importlib.import_module(f"pagemill_server.model.{module}")
 
 
 def _progress(lifecycle: Lifecycle, what: str) -> Callable[[int, int], None]:
