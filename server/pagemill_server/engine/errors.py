@@ -26,10 +26,12 @@ class RequestRefused(EngineError):
 
 
 class RequestTooLarge(RequestRefused):
-    def __init__(self, prompt_tokens: int, limit: int, limited_by: str) -> None:
+    def __init__(self, prompt_tokens: int, limit: int, limited_by: str, room: int = 1) -> None:
+        """`room`: tokens that must fit beside the prompt, one or, where none is sampled, 0."""
+        beside = ", and one token more must fit" if room else ""
         super().__init__(
-            f"The prompt has {prompt_tokens} tokens, and one token more must fit, but {limited_by} is {limit} tokens. "
-            f"Shorten the prompt to at most {limit - 1} tokens."
+            f"The prompt has {prompt_tokens} tokens{beside}, but {limited_by} is {limit} tokens. "
+            f"Shorten the prompt to at most {limit - room} tokens."
         )
         self.prompt_tokens = prompt_tokens
         self.limit = limit

@@ -16,9 +16,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pagemill.failures import PagemillError
+from pagemill_server.config import SchedulerConfig
+from pagemill_server.engine import hot
 from pagemill_server.engine.engine import DIED, Engine
 from pagemill_server.engine.errors import EngineDead
-from pagemill_server.engine.request import AbortRequest, AddRequest, EngineStats, FinishReason, RequestOutput
+from pagemill_server.engine.queue_bounds import QueueBounds
+from pagemill_server.engine.request import (
+    AbortRequest,
+    AddRequest,
+    EngineStats,
+    FinishReason,
+    RequestOutput,
+    SetScheduler,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,31 +39,44 @@ class _Stop:
     """Abort what runs and end the thread."""
 
 
-Command = AddRequest | AbortRequest | _Stop
-Mailbox = asyncio.Queue[RequestOutput]
+Command = AddRequest | AbortRequest | SetScheduler | _Stop
+
+
+class Mailbox:
+    """Where one request's outputs arrive, and which of its sequences have not had their last. The event loop's thread only."""
+
+    def __init__(self, num_sequences: int) -> None:
+        self.outputs: asyncio.Queue[RequestOutput] = asyncio.Queue()
+        self.open = set(range(num_sequences))
+
+    def put(self, output: RequestOutput) -> None:
+        if output.finish_reason is not None:
+            self.open.discard(output.index)
+        self.outputs.put_nowait(output)
 
 
 class MailboxStream:
-    """The outputs of one request; over after the one with a finish_reason. Leaving it early, in any way, aborts the request."""
+    """The outputs of one request; over when each of its sequences had its last. Leaving early, in any way, aborts the request."""
 
     def __init__(self, loop: EngineLoop, request_id: str, mailbox: Mailbox) -> None:
         self._loop = loop
         self._request_id = request_id
         self._mailbox = mailbox
-        self._over = False
+        self._unread = len(mailbox.open)  # sequences whose last output has not been read
+        self._left = False
 
     def __aiter__(self) -> MailboxStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        if self._over:
+        if self._left or not self._unread:
             raise StopAsyncIteration
         try:
-            output = await self._mailbox.get()
+            output = await self._mailbox.outputs.get()
         except asyncio.CancelledError:
             self._leave()
             raise
-        self._over = output.finish_reason is not None
+        self._unread -= output.finish_reason is not None
         return output
 
     async def aclose(self) -> None:
@@ -63,8 +87,8 @@ class MailboxStream:
         self._leave()
 
     def _leave(self) -> None:
-        if not self._over:
-            self._over = True
+        if self._unread and not self._left:
+            self._left = True
             self._loop.leave(self._request_id, self._mailbox)
 
 
@@ -79,6 +103,8 @@ class EngineLoop:
         self._clock = clock  # the engine's: its last_progress is compared with it
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stats = engine.stats()
+        self._config = engine.config
+        self._bounds = QueueBounds()
         self._mailboxes: dict[str, Mailbox] = {}  # of requests that have not had their last output
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._busy_since = 0.0
@@ -89,6 +115,22 @@ class EngineLoop:
         self._thread.start()
 
     # The event loop's side.
+
+    def check_queue(self, num_sequences: int, num_tokens: int) -> None:
+        """Raises QueueFull if so much more may not wait: all of it or nothing."""
+        self._bounds.check(self._config, self._stats, num_sequences, num_tokens)
+
+    @property
+    def config(self) -> SchedulerConfig:
+        return self._config
+
+    def configure(self, config: SchedulerConfig) -> None:
+        """Change what is hot, between two steps. Raises PagemillError and EngineDead; then nothing has changed."""
+        if self.dead is not None or self._stopping:
+            raise EngineDead(self.dead or "The engine has stopped.")
+        hot.check(config)
+        self._config = config
+        self._send(SetScheduler(config))
 
     def submit(self, request: AddRequest) -> MailboxStream:
         """Queue a request, now, not when the iteration begins. Raises RequestRefused, EngineDead."""
@@ -101,13 +143,14 @@ class EngineLoop:
             assert self._event_loop is None or self._event_loop.is_closed(), "an engine serves one event loop at a time"
             self._event_loop = running
             self._mailboxes.clear()  # of the loop before: it closed, nobody can read them
-        mailbox: Mailbox = asyncio.Queue()
+        mailbox = Mailbox(request.sampling.n)
         self._send(request)
+        self._bounds.submitted(request, self._stats)
         self._mailboxes[request.request_id] = mailbox
         return MailboxStream(self, request.request_id, mailbox)
 
-    def abort(self, request_id: str) -> None:
-        self._send(AbortRequest(request_id))
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        self._send(AbortRequest(request_id, index))
 
     def leave(self, request_id: str, mailbox: Mailbox) -> None:
         """Abort a request whose outputs nobody reads any more. Its mailbox stays until the last one: the id is in use so long.
@@ -151,14 +194,15 @@ class EngineLoop:
             mailbox = self._mailboxes.get(output.request_id)
             if mailbox is None:
                 continue
-            mailbox.put_nowait(output)
-            if output.finish_reason is not None:
+            mailbox.put(output)
+            if not mailbox.open:
                 del self._mailboxes[output.request_id]
 
     def _deliver_end(self, error: str | None) -> None:
         """Requests that were on their way in when the thread ended: nobody is left without an answer."""
         reason = FinishReason.ABORT if error is None else FinishReason.ERROR
-        self._deliver([RequestOutput(request_id, (), reason, error) for request_id in self._mailboxes])
+        ends = [(request_id, index) for request_id, mailbox in self._mailboxes.items() for index in mailbox.open]
+        self._deliver([RequestOutput(request_id, (), reason, error, index=index) for request_id, index in ends])
 
     # The engine's thread.
 
@@ -181,8 +225,10 @@ class EngineLoop:
             match command:
                 case AddRequest():
                     self._engine.add(command)
-                case AbortRequest(request_id):
-                    outputs += self._engine.abort(request_id)
+                case AbortRequest(request_id, index):
+                    outputs += self._engine.abort(request_id, index)
+                case SetScheduler(config):
+                    self._configure(config)
                 case _Stop():
                     self._publish(outputs + self._engine.abort_all())
                     return False
@@ -190,6 +236,15 @@ class EngineLoop:
             outputs += self._engine.step()
         self._publish(outputs)
         return True
+
+    def _configure(self, config: SchedulerConfig) -> None:
+        try:
+            self._engine.configure(config)
+        except PagemillError as error:  # a policy that could be made a moment ago
+            logger.error("the scheduler stays as it was: %s", error)
+            self._config = self._engine.config
+        else:
+            logger.info("the scheduler changed: %s", config)
 
     def _take(self) -> list[Command]:
         """Every command that is there; sleeps until there is one when there is nothing else to do."""

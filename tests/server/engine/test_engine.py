@@ -117,7 +117,7 @@ def test_a_request_id_in_use_is_a_mistake_of_the_program() -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    limits, config = EngineLimits(100, VOCAB, 8, 4), SchedulerConfig(policy="fair")
+    limits, config = EngineLimits(100, VOCAB, 8, 4), SchedulerConfig(policy="lifo")
     with pytest.raises(PagemillError):
         Engine(SlotRunner(limits, config), limits, config)
 
@@ -259,7 +259,7 @@ def test_stats_count_what_happened() -> None:
     stats = engine.stats()
     assert (stats.num_running, stats.num_waiting, stats.kv_cache_usage) == (0, 0, 0.0)
     assert (stats.prompt_tokens, stats.generation_tokens) == (21, 8)
-    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (0, 0)
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (21, 0)
 
 
 def test_progress_is_a_step_that_computed_or_going_idle() -> None:

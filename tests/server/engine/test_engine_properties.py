@@ -73,10 +73,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.take(self.engine.step())
         assert (self.engine.dead is None) == (self.engine._consecutive_failures < 2)
 
-    @precondition(lambda self: self.engine.scheduler.running)
+    @precondition(lambda self: self.engine.scheduler.roster.running)
     @rule(data=st.data())
     def one_is_not_finite(self, data: st.DataObject) -> None:
-        self.runner.not_finite = {data.draw(st.sampled_from(sorted(self.engine.scheduler.running)))}
+        self.runner.not_finite = {data.draw(st.sampled_from(sorted(self.engine.scheduler.roster.running)))}
 
     @invariant()
     def books_add_up(self) -> None:

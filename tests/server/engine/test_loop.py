@@ -236,7 +236,7 @@ async def test_a_bug_in_the_engine_is_loud(caplog: pytest.LogCaptureFixture) -> 
     streams = [loop.submit(make_request(3, max_tokens=1))]
     await asyncio.to_thread(gate.entered.acquire)
     streams.append(loop.submit(make_request(3)))  # still on its way in when the thread ends
-    engine.kv_cache._free.pop()
+    engine.kv_cache._pool._free.pop()
     loop.abort(streams[1]._request_id)
     gate.open()
     first, second = await soon(asyncio.gather(*map(read, streams)))

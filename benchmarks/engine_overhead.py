@@ -1,0 +1,64 @@
+"""The engine's own time a step: sequences that decode on a runner that computes nothing.
+
+    python -m benchmarks.engine_overhead [--sequences 64] [--context 500]
+
+Prints the machine line and percentiles of a step's CPU time, which a busy machine blurs less than the clock on the wall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from benchmarks import machine
+from pagemill_server.config import EngineLimits, SchedulerConfig
+from pagemill_server.engine.engine import Engine
+from pagemill_server.engine.request import AddRequest, SampledToken, SamplingParams
+from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
+
+TOKEN = SampledToken(7)
+
+
+class NoModel:
+    """Samples the same token for everybody."""
+
+    def run(self, output: SchedulerOutput) -> RunnerOutput:
+        return RunnerOutput({entry.seq_id: TOKEN for entry in output.sequences if entry.sampling is not None})
+
+
+def measure(sequences: int, context: int, steps: int, waiting: int = 0) -> list[float]:
+    """Milliseconds of CPU of each decode step, ascending."""
+    limits = EngineLimits(
+        max_model_len=10**6, vocab_size=1000, num_blocks=sequences * ((context + steps) // 16 + 2), block_size=16
+    )
+    config = SchedulerConfig(max_num_seqs=sequences, max_num_batched_tokens=sequences * context)
+    engine = Engine(NoModel(), limits, config)
+    for number in range(sequences + waiting):
+        prompt = tuple((number * 31 + i) % 1000 for i in range(context))
+        engine.add(AddRequest(f"r{number}", prompt, SamplingParams(max_tokens=10**6), arrival=0.0))
+    engine.step()
+    assert engine.stats().num_running == sequences
+    times = []
+    for _ in range(steps):
+        start = time.thread_time()
+        engine.step()
+        engine.stats()
+        times.append(1000 * (time.thread_time() - start))
+    return sorted(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sequences", type=int, default=64)
+    parser.add_argument("--context", type=int, default=500, help="prompt tokens of each")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--waiting", type=int, default=0, help="requests that wait beside them")
+    arguments = parser.parse_args()
+    times = measure(arguments.sequences, arguments.context, arguments.steps, arguments.waiting)
+    print(machine.describe().line())
+    for share in (0.1, 0.5, 0.9):
+        print(f"p{100 * share:.0f} {times[int(share * len(times))]:.3f} ms")
+
+
+if __name__ == "__main__":
+    main()
