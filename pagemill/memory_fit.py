@@ -20,7 +20,8 @@ from pagemill.sizes import format_size
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
 _ROWS_OF_LOGITS = 2  # a sampled sequence's, and what sampling makes of it
-_TOKENS_AT_ONCE = 1 << 14  # the CPU way: keys and values that one product of attention gathers, at most
+TOKENS_AT_ONCE = 1 << 14  # the CPU way: whose keys and values one product of attention gathers, at most
+_TILE = 256  # tokens; the CPU way: attention's result is merged from one a tile
 _LIBRARIES = 32 << 20  # what the libraries of a device keep for themselves
 _GIB = 1024**3
 _MOST_BYTES = 1 << 50  # a GPU of a PiB
@@ -139,7 +140,8 @@ def activation_bytes(request: FitRequest) -> int:
     longest, gathered = request.max_model_len or config.longest_sequence, 0
     if request.kv_cache_bytes is not None:
         longest = min(longest, request.kv_cache_bytes // per_token)
-        gathered = 2 * max(longest, _TOKENS_AT_ONCE) * kv_heads * width
+        tiles = max(request.max_num_seqs, _TILE) * -(-longest // _TILE)
+        gathered = 2 * (max(longest, TOKENS_AT_ONCE) * kv_heads + tiles * heads) * width
     rotary = 2 * longest * width
     rows = request.max_num_seqs * config.vocab_size * _LOGITS_BYTES * _ROWS_OF_LOGITS
     return (layer + rotary + gathered) * size + rows + nobodys + _LIBRARIES

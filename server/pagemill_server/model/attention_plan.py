@@ -17,9 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pagemill.memory_fit import TOKENS_AT_ONCE
 from pagemill_server.model.interface import AttentionMetadata
 
 LONGEST_TILE = 256  # keys in one matrix product; beyond, libraries split the sum by their own rules
+MOST_TILES = (
+    TOKENS_AT_ONCE // LONGEST_TILE
+)  # in one entry: sequences that share blocks may meet more keys than the pool has
 SPAN = 64  # a last tile's length is a multiple of this: less is gathered in vain than with whole tiles
 
 _Ints = npt.NDArray[np.int64]
@@ -62,7 +66,7 @@ class Plan:
     """One step, for the layers of one window."""
 
     decode_rows: torch.Tensor | None  # int64 [S]: rows of the single tokens
-    decode_tiles: tuple[DecodeTiles, ...]  # one entry a length and kind of mask
+    decode_tiles: tuple[DecodeTiles, ...]  # one entry a length and kind of mask, or several of MOST_TILES
     most_tiles: int  # that a single token meets
     chunks: tuple[Chunk, ...]
 
@@ -131,17 +135,19 @@ def _decode_tiles(
     made = []
 
     def add(rows: _Ints, number: _Ints, length: int, seen_from: _Ints | None, seen_to: _Ints | None) -> None:
-        columns = number[:, None] * (LONGEST_TILE // unit) + np.arange(length // unit)
-        made.append(
-            DecodeTiles(
-                length=length,
-                rows=torch.from_numpy(rows),
-                order=torch.from_numpy(number - first[rows]),
-                units=torch.from_numpy(tables[rows[:, None], columns].reshape(-1)),
-                first_seen=None if seen_from is None else torch.from_numpy(seen_from),
-                last_seen=None if seen_to is None else torch.from_numpy(seen_to),
+        for begin in range(0, len(rows), MOST_TILES):
+            part = slice(begin, begin + MOST_TILES)
+            columns = number[part, None] * (LONGEST_TILE // unit) + np.arange(length // unit)
+            made.append(
+                DecodeTiles(
+                    length=length,
+                    rows=torch.from_numpy(rows[part]),
+                    order=torch.from_numpy((number - first[rows])[part]),
+                    units=torch.from_numpy(tables[rows[part, None], columns].reshape(-1)),
+                    first_seen=None if seen_from is None else torch.from_numpy(seen_from[part]),
+                    last_seen=None if seen_to is None else torch.from_numpy(seen_to[part]),
+                )
             )
-        )
 
     lengths = (last_seen // SPAN + 1) * SPAN
     for length in np.unique(lengths):

@@ -47,7 +47,7 @@ def load_runner(
     `warming` is told when the weights are in and the first step is about to run.
     """
     placement, config = place(options), files.config
-    _check(options, cache, config)
+    _check(options, cache)
     request = divide(config, options, cache, scheduler, placement)
     memory = fit(request)
     torch.set_num_threads(placement.threads)
@@ -127,7 +127,7 @@ def _difference(after: int | None, before: int | None) -> int | None:
     return None if after is None or before is None else after - before
 
 
-def _check(options: ModelOptions, cache: CacheConfig, config: ModelConfig) -> None:
+def _check(options: ModelOptions, cache: CacheConfig) -> None:
     if cache.block_size < 1:
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION, f"block size {cache.block_size} is not a number of tokens from 1 up"
@@ -138,11 +138,3 @@ def _check(options: ModelOptions, cache: CacheConfig, config: ModelConfig) -> No
         )
     if options.max_model_len is not None and options.max_model_len < 1:
         raise PagemillError(FailureReason.INVALID_CONFIGURATION, "the maximum model length must be at least one token")
-    window = config.sliding_window
-    if window is not None and (options.max_model_len or 0) > window:
-        raise PagemillError(
-            FailureReason.INVALID_CONFIGURATION,
-            f"maxModelLen {options.max_model_len} is more than the model's sliding window of {window} tokens, beyond "
-            f"which this version can't compute: set at most {window}",
-            {"maxModelLen": window},
-        )

@@ -63,8 +63,8 @@ def profile(
 def widest_step(bounds: Widest) -> SchedulerOutput:
     """As many tokens and sampled rows as a step may have, all in block 0.
 
-    The first sequences take as many tokens as leaves one for each of the others: a long chunk at the end of the longest sequence,
-    and single tokens, are both there.
+    The first sequences take as many tokens as leaves one for each of the others: a long chunk and single tokens, both at the end of
+    the longest sequence, are there.
     """
     sequences = []
     left = bounds.max_num_batched_tokens
@@ -72,7 +72,8 @@ def widest_step(bounds: Widest) -> SchedulerOutput:
     for index in range(count):
         tokens = min(bounds.max_model_len, left - (count - index - 1))
         left -= tokens
-        end = bounds.max_model_len if tokens > 1 else min(bounds.max_model_len, CONTEXT)
+        short = tokens == 1 and index < count - 1
+        end = min(bounds.max_model_len, CONTEXT) if short else bounds.max_model_len
         sequences.append(_sequence(index, tokens, end, bounds.block_size))
     return SchedulerOutput(tuple(sequences), sum(len(sequence.token_ids) for sequence in sequences))
 

@@ -95,14 +95,9 @@ def test_a_length_beyond_the_models_is_refused(tmp_path: Path) -> None:
     assert failure.suggestion == {"maxModelLen": 256}
 
 
-def test_a_sliding_window_bounds_the_length(tmp_path: Path) -> None:
-    folder = write_tiny_llama(tmp_path, sliding_window=128, architectures=["MistralForCausalLM"])
-    limits, _ = start(folder)
-    assert limits.max_model_len == 128
-    failure = refusal(folder, max_model_len=129).failure
-    assert failure.reason == FailureReason.INVALID_CONFIGURATION
-    assert failure.suggestion == {"maxModelLen": 128}
-    assert "sliding window of 128" in failure.message
+def test_a_sliding_window_does_not_bound_the_length(tmp_path: Path) -> None:
+    limits, _ = start(write_tiny_llama(tmp_path, sliding_window=128, architectures=["MistralForCausalLM"]))
+    assert limits.max_model_len == 256
 
 
 @pytest.mark.parametrize("block_size", [0, -16])
