@@ -1,6 +1,6 @@
-"""A counter-based generator: the n-th number of a seed, with no state to keep, lose or share between sequences.
+"""A counter-based generator: the number at a place of a seed, with no state to keep, lose or share between sequences.
 
-SplitMix64's finaliser (https://doi.org/10.1145/2660193.2660195) over seed and counter. Pure; used by `sampler`.
+SplitMix64's finaliser (https://doi.org/10.1145/2660193.2660195) over seed, sequence and position. Pure; used by `sampler`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def uniform(seed: int, counter: int) -> float:
-    """A number in [0, 1) that depends on nothing but its arguments (taken modulo 2^64)."""
+def uniform(seed: int, index: int, position: int) -> float:
+    """A number in [0, 1) that depends on nothing but its arguments (taken modulo 2^64).
+
+    `index` is which of its request's sequences draws, `position` how many tokens it drew before.
+    """
     key = _mix((seed + _GOLDEN) & _MASK)
-    return (_mix((key + (counter + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+    for counter in (index, position):
+        key = _mix((key + (counter + 1) * _GOLDEN) & _MASK)
+    return (key >> 11) * 2.0**-53
 
 
 def _mix(x: int) -> int:

@@ -1,6 +1,7 @@
 """Chooses each sequence's next token from its row of logits. A row's choice depends on that row, its settings and its counter only.
 
-Called by `runner`; settings were validated at the door. Log-probabilities are those of the raw distribution, before temperature.
+Called by `runner`; settings were validated at the door. `penalties` changes a row first, `draw` draws, `logprobs` tells how likely
+the choice was under the raw distribution. Rows without penalties don't pay for those that have them.
 """
 
 from __future__ import annotations
@@ -9,82 +10,73 @@ from collections.abc import Sequence
 
 import torch
 
-from pagemill_server.engine.request import SampledToken, SamplingParams, TokenLogprob
+from pagemill_server.engine.request import SampledToken, SamplingParams
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence
+from pagemill_server.model.draw import draw
+from pagemill_server.model.logprobs import with_logprobs
+from pagemill_server.model.penalties import adjust, is_adjusted
 from pagemill_server.model.random_numbers import uniform
-
-_NUCLEUS_GUESS = (
-    256  # most likely tokens looked at first for top_p: sorting a whole vocabulary is slow and rarely needed
-)
 
 
 def sample(logits: torch.Tensor, sequences: Sequence[ScheduledSequence]) -> RunnerOutput:
     """float32 [R, vocab_size] and their R sequences → a token each; rows that are not finite are named in `failed`."""
-    if not sequences:
-        return RunnerOutput({})
-    low, high = torch.aminmax(logits, dim=-1)  # NaN wins in both
-    finite = (low.isfinite() & high.isfinite()).tolist()
-    likeliest = logits.argmax(dim=-1).tolist()  # the lowest id among equals
-    sampled: dict[int, SampledToken] = {}
-    failed = set()
-    for row, sequence in enumerate(sequences):
-        params = sequence.sampling
-        assert params is not None  # batch takes only sequences that are sampled
-        if not finite[row]:
-            failed.add(sequence.seq_id)
-            continue
-        token = likeliest[row]
-        if params.temperature > 0:
-            token = _draw(logits[row], params, uniform(sequence.seed, sequence.output_position))
-        sampled[sequence.seq_id] = (
-            SampledToken(token) if params.logprobs is None else _with_logprobs(logits[row], token, params.logprobs)
-        )
-    return RunnerOutput(sampled, frozenset(failed))
+    tokens: dict[int, int] = {}  # by row
+    finite = _finite_rows(logits)
+    for adjusted in (False, True):
+        rows = [row for row in finite if is_adjusted(sequences[row]) is adjusted]
+        tokens |= _choose(logits, rows, sequences, adjusted)
+    sampled = {sequences[row].seq_id: _told(logits[row], token, sequences[row]) for row, token in tokens.items()}
+    return RunnerOutput(sampled, frozenset(sequence.seq_id for sequence in sequences) - sampled.keys())
 
 
-def _draw(row: torch.Tensor, params: SamplingParams, number: float) -> int:
-    """Invert the cumulative distribution of temperature, then top_k, then top_p, at `number` in [0, 1)."""
-    # Shifting by the maximum first keeps a tiny temperature from overflowing.
-    weights = ((row - row.max()).double() / params.temperature).exp()  # float64 [vocab_size], not normalised
-    if not (0 < params.top_k < len(row) or params.top_p < 1):
-        return _invert(weights, number)
-    weights, ids = _most_likely(weights, params)
-    return int(ids[_invert(weights, number)])
+def _finite_rows(logits: torch.Tensor) -> list[int]:
+    # A sum is many times faster than to look at each value; one that overflows says nothing, and then they are looked at.
+    sums = logits.sum(1).isfinite().tolist()
+    return [row for row, finite in enumerate(sums) if finite or logits[row].isfinite().all()]
 
 
-def _most_likely(weights: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights that top_k and top_p leave, descending, and their token ids."""
-    size = len(weights)
-    kept = min(params.top_k or size, size)
-    if kept < size or params.top_p >= 1:
-        top = weights.topk(kept)
-        needed = params.top_p * top.values.sum()
-    else:
-        needed = params.top_p * weights.sum()
-        count = min(size, _NUCLEUS_GUESS)
-        top = weights.topk(count)
-        while count < size and top.values.sum() < needed:
-            count = min(size, 8 * count)
-            top = weights.topk(count)
-    if params.top_p >= 1:
-        return top.values, top.indices
-    # The first at which the mass is reached is the last that stays.
-    last = min(int(torch.searchsorted(top.values.cumsum(0), needed)), len(top.values) - 1)
-    return top.values[: last + 1], top.indices[: last + 1]
+def _choose(
+    logits: torch.Tensor, rows: Sequence[int], sequences: Sequence[ScheduledSequence], adjusted: bool
+) -> dict[int, int]:
+    """The tokens of these rows, by row; one without a token that may be drawn gets none."""
+    if not rows:
+        return {}
+    logits = _rows_of(logits, rows, copied=adjusted)
+    if adjusted:
+        for place, row in enumerate(rows):
+            adjust(logits[place], sequences[row])
+        possible = (logits.amax(1) > -torch.inf).tolist()
+        if not all(possible):
+            rows = [row for row, has_one in zip(rows, possible, strict=True) if has_one]
+            logits = logits[torch.tensor(possible, device=logits.device)]
+    return dict(zip(rows, _tokens(logits, [sequences[row] for row in rows]), strict=True))
 
 
-def _invert(weights: torch.Tensor, number: float) -> int:
-    cumulative = weights.cumsum(0)
-    # The first whose cumulative weight is above the target: one of weight zero is never chosen.
-    index = int(torch.searchsorted(cumulative, number * cumulative[-1], right=True))
-    return min(index, len(weights) - 1)
+def _tokens(logits: torch.Tensor, sequences: Sequence[ScheduledSequence]) -> list[int]:
+    """float32 [R, vocab_size] → R tokens: the likeliest where greedy, the lowest id among equals, else a drawn one."""
+    drawn = [place for place, sequence in enumerate(sequences) if _settings(sequence).temperature > 0]
+    tokens: list[int] = [0] * len(sequences) if len(drawn) == len(sequences) else logits.argmax(1).tolist()
+    if drawn:
+        chosen = [sequences[place] for place in drawn]
+        numbers = [uniform(sequence.seed, sequence.index, sequence.output_position) for sequence in chosen]
+        found = draw(_rows_of(logits, drawn), [_settings(sequence) for sequence in chosen], numbers)
+        for place, token in zip(drawn, found, strict=True):
+            tokens[place] = token
+    return tokens
 
 
-def _with_logprobs(row: torch.Tensor, token: int, count: int) -> SampledToken:
-    logprobs = row.log_softmax(0)
-    top: tuple[TokenLogprob, ...] = ()
-    if count > 0:
-        best = logprobs.topk(min(count, len(row)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        top = tuple(TokenLogprob(token_id, logprob) for token_id, logprob in pairs)
-    return SampledToken(token, float(logprobs[token]), top)
+def _told(row: torch.Tensor, token: int, sequence: ScheduledSequence) -> SampledToken:
+    count = _settings(sequence).logprobs
+    return SampledToken(token) if count is None else with_logprobs(row, token, count)
+
+
+def _settings(sequence: ScheduledSequence) -> SamplingParams:
+    assert sequence.sampling is not None  # batch takes only sequences that are sampled
+    return sequence.sampling
+
+
+def _rows_of(logits: torch.Tensor, rows: Sequence[int], copied: bool = False) -> torch.Tensor:
+    """These rows of it; the very same tensor when they are all of them and no copy is wanted."""
+    if len(rows) == len(logits) and not copied:
+        return logits
+    return logits.index_select(0, torch.tensor(rows, device=logits.device))
