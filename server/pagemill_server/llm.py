@@ -1,6 +1,7 @@
-"""The engine from Python, without HTTP: `LLM(model).generate(prompts, params)`. Synchronous, on the same engine and loader.
+"""The engine from Python, without HTTP: `LLM(model).generate(prompts, params)`, `chat`, `embed`, on the same engine and loader.
 
-For scripts and tests; imports nothing of the server but how text is made.
+For scripts and tests. Synchronous: one thread at a time. Arguments, methods and results have the names that vLLM's users know.
+Each call computes all of its prompts together and returns when the last is done.
 """
 
 from __future__ import annotations
@@ -8,120 +9,211 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from types import TracebackType
 
-from pagemill import model_ref, model_source
-from pagemill_server.api.choice import Choice, Piece
-from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
-from pagemill_server.engine.request import AddRequest, FinishReason, SamplingParams
-from pagemill_server.lifecycle import Lifecycle
-from pagemill_server.loading import download, load
-from pagemill_server.settings import Settings
+from pagemill.model_files import Task
+from pagemill_server.engine.params import validated
+from pagemill_server.engine.request import AddRequest, SamplingParams
+from pagemill_server.offline import arguments
+from pagemill_server.offline.collect import Answers, Vector
+from pagemill_server.offline.open_model import OpenModel, open_model
+from pagemill_server.offline.progress import Progress
+from pagemill_server.offline.prompts import (
+    Message,
+    Prompt,
+    as_conversations,
+    as_list,
+    encode,
+    encode_for_embedding,
+    render,
+)
+from pagemill_server.offline.results import EmbedResult, GenerateResult
+from pagemill_server.offline.run import GenerationFailed, run
 
-Prompt = str | Sequence[int]
-
-
-class GenerationFailed(Exception):
-    """The engine could not finish a request; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One prompt's answer."""
-
-    text: str
-    token_ids: tuple[int, ...]  # an EOS included
-    finish_reason: FinishReason  # STOP or LENGTH
+__all__ = ["LLM", "EmbedResult", "GenerateResult", "GenerationFailed", "SamplingParams"]
 
 
 class LLM:
-    """A loaded model. Raises PagemillError when it can't be served here."""
+    """A loaded model. Raises PagemillError, with one line that says what to change, when it can't be had as asked.
+
+    `task` is what the model was made for, unless said otherwise: a decoder that was made to generate can make embeddings. Sizes
+    are bytes or "2GiB", `kv_offloading_size` is in GiB. What is None is derived from the model and the machine.
+    """
 
     def __init__(
         self,
         model: str,
         *,
+        task: Task | None = None,
         dtype: str = "auto",
         device: str = "auto",
         max_model_len: int | None = None,
         seed: int = 0,
-        cache: CacheConfig | None = None,
-        scheduler: SchedulerConfig | None = None,
+        max_num_seqs: int | None = None,
+        max_num_batched_tokens: int | None = None,
+        scheduling_policy: str | None = None,
+        block_size: int | None = None,
+        gpu_memory_utilization: float = 0.9,
+        kv_cache_memory_bytes: int | str | None = None,
+        enable_prefix_caching: bool = True,
+        kv_offloading_size: float = 0,
+        tensor_parallel_size: int = 1,
     ) -> None:
-        reference = model_ref.parse(model)
-        options = ModelOptions(model, (reference.location,), dtype, device, max_model_len, seed)
-        settings = Settings(options, cache or CacheConfig(), scheduler or SchedulerConfig(), ServerConfig())
-        lifecycle = Lifecycle()
-        files = model_source.find(model) or download(model, lifecycle)
-        self._model = load(settings, files, lifecycle)
+        settings = arguments.settings(
+            arguments.model_options(model, task, dtype, device, max_model_len, seed, tensor_parallel_size),
+            arguments.cache_config(
+                device,
+                block_size,
+                gpu_memory_utilization,
+                kv_cache_memory_bytes,
+                enable_prefix_caching,
+                kv_offloading_size,
+            ),
+            arguments.scheduler_config(
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                policy=scheduling_policy,
+            ),
+        )
+        self._open: OpenModel | None = open_model(settings)
         self._ids = itertools.count()
+
+    @property
+    def task(self) -> Task:
+        """What it was loaded for."""
+        return "generate" if self._opened().embedding is None else "embed"
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        stop: Sequence[str] = (),
-        ignore_eos: bool = False,
-    ) -> list[Completion]:
-        """One completion a prompt (text or token ids), in their order; they are computed together.
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[GenerateResult]:
+        """Continue each prompt; the results are in the prompts' order. Settings are one for all, or one a prompt.
 
-        Raises engine.errors.RequestRefused for a prompt that can't be served, GenerationFailed.
+        `use_tqdm` is vLLM's name for a progress bar on a terminal. Raises ValueError (InvalidSampling is one) and
+        engine.errors.RequestRefused for what can't be served, before anything is computed; GenerationFailed.
         """
-        engine = self._model.engine
-        sampling = params or SamplingParams()
-        if not ignore_eos:
-            ends = (*sampling.stop_token_ids, *self._model.tokenizer.eos_ids)
-            sampling = replace(sampling, stop_token_ids=tuple(dict.fromkeys(ends)))
-        requests = [
-            AddRequest(f"llm-{next(self._ids)}", self._encode(prompt), sampling, time.monotonic())
-            for prompt in _as_list(prompts)
+        given = as_list(prompts)
+        texts = [prompt if isinstance(prompt, str) else None for prompt in given]
+        tokenizer = self._generating().tokenizer
+        ids = [encode(tokenizer, prompt, place) for place, prompt in enumerate(given)]
+        return self._answer(ids, texts, sampling_params, priority, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[GenerateResult]:
+        """The assistant's next turn in one or many conversations, through the model's own template. Raises as `generate`."""
+        model = self._generating()
+        conversations = enumerate(as_conversations(messages))
+        texts = [render(model.template, conversation, place) for place, conversation in conversations]
+        # The template has written the special tokens itself.
+        ids = [encode(model.tokenizer, text, place, add_special=False) for place, text in enumerate(texts)]
+        return self._answer(ids, texts, sampling_params, priority, use_tqdm)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, truncate_prompt_tokens: int | None = None, use_tqdm: bool = True
+    ) -> list[EmbedResult]:
+        """A vector of each text, in their order, as the model's own files say.
+
+        `truncate_prompt_tokens` keeps the first so many tokens, special ones included, of what is longer (-1: as many as the
+        model takes); without it, what is longer than the model takes is refused. Raises as `generate`.
+        """
+        model = self._opened()
+        if model.embedding is None:
+            raise ValueError(
+                "the model was loaded to generate, since its files do not say how it makes embeddings: "
+                'LLM(…, task="embed") makes them of the last token'
+            )
+        keep = _kept(truncate_prompt_tokens, model.engine.limits.max_model_len)
+        ids = [
+            encode_for_embedding(model.tokenizer, model.embedding, prompt, place, keep)
+            for place, prompt in enumerate(as_list(prompts))
         ]
-        for request in requests:
-            engine.check(request)
-        for request in requests:
-            engine.add(request)
-        answers = {r.request_id: _Answer(Choice(self._model.vocabulary, stop, logprobs=False)) for r in requests}
-        while engine.has_work:
-            for output in engine.step():
-                if output.error is not None:
-                    engine.abort_all()
-                    raise GenerationFailed(output.error)
-                if (answer := answers.get(output.request_id)) is None or answer.finish_reason is not None:
-                    continue
-                answer.take(answer.choice.feed(output), [token.token_id for token in output.tokens])
-                if answer.finish_reason is not None and output.finish_reason is None:
-                    engine.abort(output.request_id)
-        return [answers[request.request_id].completion() for request in requests]
+        vectors = [Vector(self._request(text, _NOT_SAMPLED, pooling=True)) for text in ids]
+        with Progress("Embedding", len(vectors), use_tqdm) as progress:
+            run(model.engine, vectors, progress)
+        return [vector.result() for vector in vectors]
 
-    def _encode(self, prompt: Prompt) -> tuple[int, ...]:
-        ids = tuple(self._model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        if not ids:
-            raise ValueError("a prompt has at least one token")
-        return ids
+    def close(self) -> None:
+        """Give the model's threads, workers and memory back; a second call does nothing."""
+        model, self._open = self._open, None
+        if model is not None:
+            model.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> OpenModel:
+        if self._open is None:
+            raise RuntimeError("this LLM is closed")
+        return self._open
+
+    def _generating(self) -> OpenModel:
+        model = self._opened()
+        if model.vocabulary is None:
+            raise ValueError("the model is an encoder: it makes embeddings (use embed) and generates no text")
+        if model.embedding is not None:
+            raise ValueError('the model was loaded for embeddings: use embed, or LLM(…, task="generate")')
+        return model
+
+    def _answer(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        texts: Sequence[str | None],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: Sequence[int] | None,
+        use_tqdm: bool,
+    ) -> list[GenerateResult]:
+        model, count = self._generating(), len(prompts)
+        assert model.vocabulary is not None
+        shared = sampling_params or SamplingParams()
+        settings = [shared] * count if isinstance(shared, SamplingParams) else shared
+        priorities = [0] * count if priority is None else priority
+        for name, given in (("sampling_params", settings), ("priority", priorities)):
+            if len(given) != count:
+                raise ValueError(f"{name} has {len(given)} entries for {count} prompts")
+        answers = []
+        for ids, text, asked, urgency in zip(prompts, texts, settings, priorities, strict=True):
+            sampling = with_eos(validated(asked, model.engine.limits.vocab_size), model.tokenizer.eos_ids)
+            answers.append(Answers(self._request(ids, sampling, priority=urgency), text, model.vocabulary))
+        with Progress("Generating", count, use_tqdm) as progress:
+            run(model.engine, answers, progress)
+        return [answer.result() for answer in answers]
+
+    def _request(
+        self, ids: tuple[int, ...], sampling: SamplingParams, *, priority: int = 0, pooling: bool = False
+    ) -> AddRequest:
+        name = f"llm-{next(self._ids)}"
+        return AddRequest(name, ids, sampling, time.monotonic(), priority=priority, pooling=pooling)
 
 
-class _Answer:
-    """Pieces of one prompt's answer, until it is whole."""
-
-    def __init__(self, choice: Choice) -> None:
-        self.choice = choice
-        self.finish_reason: FinishReason | None = None
-        self._text: list[str] = []
-        self._ids: list[int] = []
-
-    def take(self, piece: Piece, ids: list[int]) -> None:
-        self._text.append(piece.text)
-        self._ids += ids
-        self.finish_reason = piece.finish_reason
-
-    def completion(self) -> Completion:
-        assert self.finish_reason is not None
-        return Completion("".join(self._text), tuple(self._ids), self.finish_reason)
+_NOT_SAMPLED = SamplingParams()
 
 
-def _as_list(prompts: Any) -> list[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        return [prompts]
-    return list(prompts)
+def with_eos(sampling: SamplingParams, eos_ids: Sequence[int]) -> SamplingParams:
+    """The model's own ends among the stop tokens, unless they are to be ignored."""
+    if sampling.ignore_eos:
+        return sampling
+    return replace(sampling, stop_token_ids=tuple(dict.fromkeys((*sampling.stop_token_ids, *eos_ids))))
+
+
+def _kept(asked: int | None, longest: int) -> int | None:
+    if asked is None:
+        return None
+    if asked != -1 and not 1 <= asked <= longest:
+        raise ValueError(f"truncate_prompt_tokens must be -1, or from 1 to the model's {longest}, not {asked}")
+    return longest if asked == -1 else asked

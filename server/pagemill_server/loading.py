@@ -45,6 +45,7 @@ class LoadedModel:
     tokenizer: ModelTokenizer
     vocabulary: TokenBytes
     template: ChatTemplate | None
+    close: Callable[[], None]  # ends the threads and workers that it came with; nothing may be computed afterwards
     embedding: EmbeddingConfig | None = None  # how it makes embeddings; None: it was loaded to generate
 
 
@@ -88,8 +89,14 @@ def load(
             partial(lifecycle.enter, Phase.WARMUP),
         )
     lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
-    engine = Engine(measured(runner), limits, settings.scheduler, settings.model.seed)
-    return LoadedModel(engine, limits, tokenizer, vocabulary, template, embedding)
+    engine = Engine(
+        measured(runner),
+        limits,
+        settings.scheduler,
+        settings.model.seed,
+        prefix_caching=settings.cache.prefix_caching,
+    )
+    return LoadedModel(engine, limits, tokenizer, vocabulary, template, runner.close, embedding)
 
 
 def load_encoder(

@@ -21,7 +21,13 @@ _MOST = (1 << 31) - 1
 
 
 def model_options(
-    model: str, dtype: str, device: str, max_model_len: int | None, seed: int, tensor_parallel_size: int
+    model: str,
+    task: str | None,
+    dtype: str,
+    device: str,
+    max_model_len: int | None,
+    seed: int,
+    tensor_parallel_size: int,
 ) -> ModelOptions:
     """Raises PagemillError."""
     if not isinstance(model, str):
@@ -34,6 +40,7 @@ def model_options(
         max_model_len=None if max_model_len is None else _whole("max_model_len", max_model_len, 1),
         seed=_whole("seed", seed, 0),
         tensor_parallel_size=_whole("tensor_parallel_size", tensor_parallel_size, 1),
+        task="auto" if task is None else one_of("task", task, TASKS),
     )
 
 

@@ -37,6 +37,13 @@ class ModelTokenizer:
         ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
         return ids
 
+    def encode_truncated(self, text: str, length: int) -> tuple[int, ...]:
+        """At most `length` token ids: the text's first, within the special tokens that the model wants around them."""
+        around = self.backend.num_special_tokens_to_add(False)
+        encoding = self.backend.encode(text, add_special_tokens=False)
+        encoding.truncate(max(0, length - around))
+        return tuple(self.backend.post_process(encoding).ids[:length])
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids; ids that no token has are left out."""
         text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special)
