@@ -19,21 +19,18 @@ class QueueBounds:
         self._submitted = 0  # sequences, total
         self._on_their_way: deque[tuple[int, int, int]] = deque()  # sequences submitted up to here; sequences, tokens
 
-    def submitted(self, request: AddRequest) -> None:
+    def submitted(self, request: AddRequest, stats: EngineStats) -> None:
+        """To be called after the request went on its way; `stats` are the newest."""
+        self._forget(stats)
         sequences = request.sampling.n
         self._submitted += sequences
         self._on_their_way.append((self._submitted, sequences, len(request.prompt_token_ids)))
-
-    def forget_until(self, stats: EngineStats) -> None:
-        """What the engine has taken in is in its stats."""
-        while self._on_their_way and self._on_their_way[0][0] <= stats.num_added:
-            self._on_their_way.popleft()
 
     def check(self, config: SchedulerConfig, stats: EngineStats, num_sequences: int, num_tokens: int) -> None:
         """Raises QueueFull."""
         if config.max_num_queued_reqs is None and config.max_num_queued_tokens is None:
             return
-        self.forget_until(stats)
+        self._forget(stats)
         sequences = stats.num_waiting + sum(entry[1] for entry in self._on_their_way)
         tokens = stats.waiting_tokens + sum(entry[2] for entry in self._on_their_way)
         if not sequences and not stats.num_running:
@@ -44,6 +41,11 @@ class QueueBounds:
         _refuse_beyond(config.max_num_queued_reqs, sequences - free, num_sequences, "max_num_queued_reqs", stats)
         if sequences:  # an empty queue takes one request of any length
             _refuse_beyond(config.max_num_queued_tokens, tokens, num_tokens, "max_num_queued_tokens", stats)
+
+    def _forget(self, stats: EngineStats) -> None:
+        """What the engine has taken in is in its stats."""
+        while self._on_their_way and self._on_their_way[0][0] <= stats.num_added:
+            self._on_their_way.popleft()
 
 
 def _refuse_beyond(bound: int | None, waiting: int, more: int, name: str, stats: EngineStats) -> None:

@@ -66,7 +66,7 @@ def test_an_idle_engine_takes_what_is_larger_than_any_bound() -> None:
 def test_what_was_just_submitted_counts_until_the_engine_has_it() -> None:
     bounds = QueueBounds()
     for _ in range(7):
-        bounds.submitted(make_request(20))
+        bounds.submitted(make_request(20), IDLE)
     full = refusal(IDLE, 1, 0, bounds)
     assert full is not None, "four would run and three wait: a burst between two steps does not slip through"
     half_taken = replace(FULL, num_waiting=0, num_added=4)
@@ -79,3 +79,10 @@ def test_it_says_when_to_come_again() -> None:
     assert full is not None
     assert full.retry_after == 8
     assert "in 8 seconds" in str(full)
+
+
+def test_nothing_is_kept_of_what_the_engine_has() -> None:
+    bounds = QueueBounds()
+    for number in range(1000):
+        bounds.submitted(make_request(1), replace(FULL, num_added=number))
+    assert len(bounds._on_their_way) == 1
