@@ -54,6 +54,7 @@ class Inference(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         arrival = time.monotonic()
         loaded = self.service.admit()
+        self.service.check_queue(loaded, 1, 0)  # before its body is read
         with self.service.counting():
             try:
                 body = await read_body(scope, receive, self.service.body_limits)
@@ -67,6 +68,7 @@ class Inference(ABC):
         job = await self.service.in_text_thread(lambda: self.prepare(loaded, parse_object(body), arrival))
         prompt_tokens = sum(len(request.prompt_token_ids) for request in job.requests)
         scope[LOG_FIELDS] = {"id": job.id, "prompt_tokens": prompt_tokens}
+        self.service.check_queue(loaded, sum(request.sampling.n for request in job.requests), prompt_tokens)
         choices = [Choice(loaded.vocabulary, job.stops, job.logprobs) for _ in job.requests]
         if job.stream:
             await self._stream(loaded, job, choices, send)

@@ -70,7 +70,7 @@ class Engine:
         self._seed = seed
         self._clock = clock
         self._costs = costs or MeasuredCosts(self.step_model)
-        self.scheduler = Scheduler(self.kv_cache, config, policies.load(config, clock), self._costs)
+        self.scheduler = Scheduler(self.kv_cache, config, self._load_policy(config), self._costs)
         self._roster = self.scheduler.roster
         self._committer = Committer(self._roster, self.kv_cache, self.max_sequence_len, self.estimator.finished)
         self._num_requests = 0
@@ -126,9 +126,12 @@ class Engine:
         A policy whose settings stay keeps what it has counted.
         """
         stays = _policy_settings(config) == _policy_settings(self.config)
-        policy: Policy = self._roster.policy if stays else policies.load(config, self._clock)
+        policy: Policy = self._roster.policy if stays else self._load_policy(config)
         self.scheduler.configure(config, policy)
         self.config = config
+
+    def _load_policy(self, config: SchedulerConfig) -> Policy:
+        return policies.load(config, self._clock, self.estimator.cost)
 
     def step(self) -> list[RequestOutput]:
         """One pass of the model. Raises only what is a bug (SchedulerStuck, KVCacheCorrupted); a failed pass ends requests."""
