@@ -20,6 +20,9 @@ class InputBatch:
     metadata: AttentionMetadata
     sample_rows: torch.Tensor  # int64 [R]: the rows whose logits are wanted, the last of each sampled sequence
     sampled: tuple[ScheduledSequence, ...]  # R, in the order of sample_rows
+    pool_rows: torch.Tensor  # int64 [P]: the last row of each sequence whose embedding is wanted
+    pooled: tuple[ScheduledSequence, ...]  # P, in the order of pool_rows
+    scored: tuple[tuple[int, ScheduledSequence], ...]  # those with prompt_targets, with the row of their first token
 
 
 def make_batch(output: SchedulerOutput, block_size: int, device: torch.device) -> InputBatch:
@@ -38,7 +41,8 @@ def make_batch(output: SchedulerOutput, block_size: int, device: torch.device) -
         tables[index, : len(sequence.block_table)] = sequence.block_table
     slots = tables[owner, positions // block_size] * block_size + positions % block_size
 
-    wanted = [index for index, sequence in enumerate(sequences) if sequence.sampling is not None]
+    sampled = [index for index, sequence in enumerate(sequences) if sequence.sampling is not None]
+    pooled = [index for index, sequence in enumerate(sequences) if sequence.pooling]
     return InputBatch(
         token_ids=torch.from_numpy(token_ids).to(device),
         positions=torch.from_numpy(positions).to(device),
@@ -49,6 +53,11 @@ def make_batch(output: SchedulerOutput, block_size: int, device: torch.device) -
             block_tables=torch.from_numpy(tables).to(device),
             block_size=block_size,
         ),
-        sample_rows=torch.from_numpy(query_start[1:][wanted] - 1).to(device),
-        sampled=tuple(sequences[index] for index in wanted),
+        sample_rows=torch.from_numpy(query_start[1:][sampled] - 1).to(device),
+        sampled=tuple(sequences[index] for index in sampled),
+        pool_rows=torch.from_numpy(query_start[1:][pooled] - 1).to(device),
+        pooled=tuple(sequences[index] for index in pooled),
+        scored=tuple(
+            (int(query_start[i]), sequence) for i, sequence in enumerate(sequences) if sequence.prompt_targets
+        ),
     )

@@ -15,6 +15,7 @@ from pagemill_server.model.batch import InputBatch, make_batch
 from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.families import Model
 from pagemill_server.model.interface import AttentionBackend
+from pagemill_server.model.logprobs import of_prompt
 from pagemill_server.model.sampler import sample
 
 FETCH_WAIT = (
@@ -57,10 +58,28 @@ class Runner:
         with torch.inference_mode():
             batch = make_batch(output, self._block_size, self._device)
             hidden = self._hidden(batch)
-            if not batch.sampled:
-                return RunnerOutput({})
-            logits = self._model.logits(hidden.index_select(0, batch.sample_rows))
-            return sample(logits, batch.sampled)
+            return self._with_prompts(self._sample(hidden, batch), hidden, batch)
+
+    def _sample(self, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
+        if not batch.sampled:
+            return RunnerOutput({})
+        return sample(self._model.logits(hidden.index_select(0, batch.sample_rows)), batch.sampled)
+
+    def _with_prompts(self, result: RunnerOutput, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
+        """The same with the log-probabilities of prompts that are wanted."""
+        if not batch.scored:
+            return result
+        scored = {
+            sequence.seq_id: of_prompt(sequence, hidden[row : row + len(sequence.prompt_targets)], self._model.logits)
+            for row, sequence in batch.scored
+        }
+        lost = frozenset(seq_id for seq_id, tokens in scored.items() if tokens is None)
+        return replace(
+            result,
+            sampled={seq_id: token for seq_id, token in result.sampled.items() if seq_id not in lost},
+            failed=result.failed | lost,
+            prompt_logprobs={seq_id: tokens for seq_id, tokens in scored.items() if tokens is not None},
+        )
 
     def logits(self, output: SchedulerOutput) -> torch.Tensor:
         """The step's logits for every token, float32 [T, vocab_size]: what tests and evaluations compare."""

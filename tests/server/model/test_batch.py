@@ -25,6 +25,19 @@ def test_a_step_of_a_chunk_a_single_token_and_a_first_prompt() -> None:
     assert batch.metadata.block_tables.tolist() == [[5, 2], [9, 0], [3, 0]]
     assert batch.sample_rows.tolist() == [3, 5]
     assert batch.sampled == sequences[1:]
+    assert (batch.pool_rows.tolist(), batch.pooled, batch.scored) == ([], (), ())
+
+
+def test_rows_that_are_pooled_and_prompts_that_are_scored() -> None:
+    sequences = (
+        ScheduledSequence(7, (11, 12, 13), 0, (5,), None, 0, 0, pooling=True),
+        ScheduledSequence(8, (21, 22), 4, (9, 0), None, 0, 0, prompt_targets=(22, 23)),
+        ScheduledSequence(9, (31,), 0, (3,), None, 0, 0, pooling=True),
+    )
+    batch = make_batch(SchedulerOutput(sequences, 6), 4, torch.device("cpu"))
+    assert batch.pool_rows.tolist() == [2, 5]
+    assert batch.pooled == (sequences[0], sequences[2])
+    assert batch.scored == ((3, sequences[1]),)
 
 
 def test_a_step_in_which_nothing_is_sampled() -> None:

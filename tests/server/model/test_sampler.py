@@ -16,8 +16,11 @@ from pagemill_server.model.sampler import sample
 LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.25, 0.2, 0.1]))
 
 
-def sequence(seq_id: int, seed: int = 0, position: int = 0, **params: Any) -> ScheduledSequence:
-    return ScheduledSequence(seq_id, (0,), 0, (0,), SamplingParams(**params), seed, position)
+def sequence(seq_id: int, seed: int = 0, position: int = 0, index: int = 0, **params: Any) -> ScheduledSequence:
+    history = (3, 1, 1)  # the first is the prompt
+    return ScheduledSequence(
+        *(seq_id, (0,), 0, (0,), SamplingParams(**params), seed, position), index, num_prompt_tokens=1, history=history
+    )
 
 
 def draw(row: torch.Tensor, count: int, **params: Any) -> np.ndarray[Any, Any]:
@@ -28,7 +31,7 @@ def draw(row: torch.Tensor, count: int, **params: Any) -> np.ndarray[Any, Any]:
 
 
 def shares(row: torch.Tensor, count: int = 4000, **params: Any) -> list[float]:
-    return (np.bincount(draw(row, count, **params), minlength=len(row)) / count).tolist()
+    return [int(drawn) / count for drawn in np.bincount(draw(row, count, **params), minlength=len(row))]
 
 
 def test_greedy_takes_the_likeliest_and_the_lowest_id_among_equals() -> None:
@@ -95,14 +98,79 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
     assert set(draw(row, 500)) == {1, 3}
 
 
-def test_a_draw_depends_on_seed_and_position_alone() -> None:
-    rows = torch.randn(6, 300, generator=torch.Generator().manual_seed(0))
-    sequences = [sequence(i, seed=i % 2, position=i, temperature=1.0, top_p=0.95) for i in range(6)]
-    together = sample(rows, sequences).sampled
-    order = [4, 1, 5, 0, 3, 2]
-    assert sample(rows[order], [sequences[i] for i in order]).sampled == together
+SETTINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.0, "frequency_penalty": 1.0, "logprobs": 2},
+    {},
+    {"top_p": 0.95, "logprobs": 0},
+    {"top_k": 5, "min_p": 0.01},
+    {"repetition_penalty": 1.3, "top_p": 0.5},
+    {"logit_bias": ((4, 5.0), (6, -100.0)), "presence_penalty": -0.5},
+    {"min_tokens": 9, "stop_token_ids": (1, 2), "temperature": 2.0},
+    {"temperature": 0.3, "top_p": 0.99, "top_k": 250},
+]
+
+
+@pytest.mark.parametrize("size", [7, 300, 1037])
+def test_a_row_depends_on_itself_its_settings_and_its_counter_alone(size: int) -> None:
+    count = 4 * len(SETTINGS)
+    rows = torch.randn(count, size, generator=torch.Generator().manual_seed(0))
+    rows[11] = math.nan
+    sequences = [sequence(i, i % 3, i % 4, i % 2, **SETTINGS[i % len(SETTINGS)]) for i in range(count)]
+    together = sample(rows, sequences)
+    assert together.failed == {11}
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
+    assert sample(rows[order], [sequences[i] for i in order]) == together
     for index, entry in enumerate(sequences):
-        assert sample(rows[index : index + 1], [entry]).sampled == {index: together[index]}
+        alone = sample(rows[index : index + 1], [entry])
+        assert alone.sampled == {i: token for i, token in together.sampled.items() if i == index}
+
+
+def test_the_sequences_of_a_request_draw_differently_from_one_seed() -> None:
+    row = torch.zeros(1, 1000)
+    drawn = [sample(row, [sequence(0, 5, 3, index)]).sampled[0].token_id for index in range(20)]
+    assert len(set(drawn)) > 15
+
+
+def test_penalties_change_the_choice_and_not_the_log_probabilities() -> None:
+    rows = LOGITS.expand(2, -1)  # token 1 is the likeliest, and twice in the output
+    plain, penalised = (sequence(i, temperature=0.0, logprobs=5, frequency_penalty=float(i)) for i in range(2))
+    sampled = sample(rows, [plain, penalised]).sampled
+    assert (sampled[0].token_id, sampled[1].token_id) == (1, 2)
+    assert sampled[0].top == sampled[1].top
+    assert sampled[1].logprob == pytest.approx(math.log(0.25), abs=1e-6)
+
+
+def test_what_a_row_is_given_is_left_as_it_was() -> None:
+    """The logits are the model's: a second reader, the log-probabilities, must find them."""
+    rows = LOGITS.repeat(2, 1)
+    before = rows.clone()
+    sample(rows, [sequence(0, logit_bias=((1, -100.0),)), sequence(1, repetition_penalty=9.0)])
+    assert torch.equal(rows, before)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_no_stop_token_before_the_minimum(temperature: float) -> None:
+    settings: dict[str, Any] = {"temperature": temperature, "min_tokens": 3, "stop_token_ids": (1, 2)}
+    early = sample(LOGITS.expand(200, -1), [sequence(i, i, 2, **settings) for i in range(200)]).sampled
+    late = sample(LOGITS.expand(200, -1), [sequence(i, i, 3, **settings) for i in range(200)]).sampled
+    assert {token.token_id for token in early.values()} <= {0, 3, 4}
+    assert 1 in {token.token_id for token in late.values()}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_a_token_that_may_be_drawn_fails_alone(temperature: float) -> None:
+    hopeless = sequence(1, temperature=temperature, min_tokens=1, stop_token_ids=(0, 1, 2, 3, 4))
+    biased = sequence(2, temperature=temperature, logit_bias=((3, 100.0),))
+    output = sample(LOGITS.expand(3, -1), [sequence(0, temperature=temperature), hopeless, biased])
+    assert output.failed == {1}
+    assert output.sampled[2].token_id == 3
+    assert 0 in output.sampled
+
+
+def test_a_row_so_large_that_its_sum_overflows_is_finite_all_the_same() -> None:
+    rows = torch.full((1, 8), 3e38)
+    assert sample(rows, [sequence(0, temperature=0.0)]).sampled == {0: SampledToken(0)}
 
 
 def test_different_seeds_and_positions_draw_differently() -> None:
@@ -113,7 +181,8 @@ def test_different_seeds_and_positions_draw_differently() -> None:
 
 
 def test_logprobs_are_the_raw_distribution_whatever_the_temperature() -> None:
-    for params in ({"temperature": 0.0}, {"temperature": 0.5, "top_k": 1}, {"temperature": 5.0, "top_k": 1}):
+    shaped: list[dict[str, Any]] = [{"temperature": 0.0}, *({"temperature": t, "top_k": 1} for t in (0.5, 5.0))]
+    for params in shaped:
         token = sample(LOGITS[None], [sequence(0, logprobs=3, **params)]).sampled[0]
         assert token.token_id == 1
         assert token.logprob == pytest.approx(math.log(0.4), abs=1e-6)
