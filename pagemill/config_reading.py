@@ -1,7 +1,7 @@
-"""Turns a Hugging Face `config.json` or GGUF metadata into a `ModelConfig`, refusing what would be run wrongly.
+"""Turns a Hugging Face `config.json` into a `ModelConfig`, refusing what would be run wrongly.
 
-Called by `model_files.inspect`. The families named here are those that the server's `model` package implements; a contract test
-holds the two together.
+Called by `model_files.inspect`. What a family has of its own is in `native_families`, what is refused in `config_refusals`; a
+decoder of neither goes through transformers, and here only the numbers that divide the memory are read.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pagemill import encoder_config
+from pagemill import encoder_config, rope_reading
+from pagemill.config_refusals import refusal
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.model_config import ModelConfig, RopeScaling
-from pagemill.tensor_info import TensorInfo
+from pagemill.model_config import ModelConfig
+from pagemill.native_families import FAMILIES
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
-GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
-ROPE_KINDS = ("linear", "llama3")
-_DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError)
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, ZeroDivisionError)
 _COUNTS = (
     "vocab_size",
     "hidden_size",
@@ -30,6 +28,15 @@ _COUNTS = (
     "head_dim",
     "max_position_embeddings",
 )
+# How the classes that transformers knows spell what we need, besides Llama's way.
+_SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "d_model"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_kv_heads", "n_kv_heads", "n_head_kv"),
+    "max_position_embeddings": ("n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length"),
+}
 
 
 def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], where: Path) -> ModelConfig:
@@ -38,146 +45,92 @@ def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], whe
     architecture = str(named[0] if isinstance(named, list) and named else raw.get("model_type", "unknown"))
     if architecture in encoder_config.ENCODER_ARCHITECTURES:
         return encoder_config.read(architecture, raw, where)
-    _supported(architecture, SUPPORTED_ARCHITECTURES, where)
-    if scheme := raw.get("quantization_config"):
-        method = scheme.get("quant_method", "unknown") if isinstance(scheme, dict) else "unknown"
-        raise _refuse(where, f"its weights are quantised by {method}, which is not supported: use an unquantised copy")
-    if (activation := raw.get("hidden_act", "silu")) != "silu":
-        raise _refuse(where, f"its activation {activation} is not supported")
     try:
-        hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
-        window, bos = raw.get("sliding_window"), raw.get("bos_token_id")
-        rope = raw.get("rope_parameters") or raw.get("rope_scaling")  # transformers 5 and 4
-        config = ModelConfig(
-            architecture=architecture,
-            vocab_size=int(raw["vocab_size"]),
-            hidden_size=hidden,
-            intermediate_size=int(raw["intermediate_size"]),
-            num_hidden_layers=int(raw["num_hidden_layers"]),
-            num_attention_heads=heads,
-            num_key_value_heads=int(raw.get("num_key_value_heads") or heads),
-            head_dim=int(raw.get("head_dim") or hidden // heads),
-            max_position_embeddings=int(raw.get("max_position_embeddings", 2048)),
-            rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope_theta=float((rope or {}).get("rope_theta") or raw.get("rope_theta") or 10000.0),
-            rope_scaling=_rope_scaling(rope, where),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=bool(raw.get("attention_bias", False)),
-            mlp_bias=bool(raw.get("mlp_bias", False)),
-            sliding_window=None if window is None else int(window),
-            dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
-            bos_token_id=None if bos is None else int(bos),
-            eos_token_ids=_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
-            extra=dict(raw),
-        )
-        _check(config)
-    except _DAMAGE as error:
+        why = refusal(architecture, raw)
+        if why is None:
+            config = _read(architecture, raw, generation)
+            check(config)
+    except DAMAGE as error:
         raise PagemillError(
             FailureReason.MODEL_INVALID, f"{where / 'config.json'} is incomplete or wrong: {error!r}"
         ) from None
+    if why is not None:
+        raise refused(where, why)
     return config
 
 
-def from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, TensorInfo], where: Path) -> ModelConfig:
-    """Read GGUF metadata. Shapes that the file states twice are taken from the tensors."""
-    family = str(metadata.get("general.architecture", "unknown"))
-    _supported(family, tuple(GGUF_ARCHITECTURES), where)
-    if metadata.get(f"{family}.expert_count"):
-        raise _refuse(where, "it is a mixture of experts, which is not supported")
-
-    def value(key: str, default: Any = None) -> Any:
-        found = metadata.get(f"{family}.{key}", default)
-        if found is None:
-            raise KeyError(f"{family}.{key}")
-        return found
-
-    try:
-        hidden, heads = int(value("embedding_length")), int(value("attention.head_count"))
-        bos = metadata.get("tokenizer.ggml.bos_token_id")
-        embedding = tensors["token_embd.weight"]
-        config = ModelConfig(
-            architecture=GGUF_ARCHITECTURES[family],
-            vocab_size=embedding.shape[0],
-            hidden_size=hidden,
-            intermediate_size=int(value("feed_forward_length")),
-            num_hidden_layers=int(value("block_count")),
-            num_attention_heads=heads,
-            num_key_value_heads=int(value("attention.head_count_kv", heads)),
-            head_dim=int(value("attention.key_length", hidden // heads)),
-            max_position_embeddings=int(value("context_length")),
-            rms_norm_eps=float(value("attention.layer_norm_rms_epsilon")),
-            rope_theta=float(value("rope.freq_base", 10000.0)),
-            rope_scaling=_gguf_rope_scaling(metadata, family, tensors, where),
-            tie_word_embeddings="output.weight" not in tensors,
-            attention_bias="blk.0.attn_q.bias" in tensors,
-            mlp_bias="blk.0.ffn_up.bias" in tensors,
-            sliding_window=None,
-            dtype=tensors["blk.0.attn_q.weight"].dtype,
-            bos_token_id=None if bos is None else int(bos),
-            eos_token_ids=_ids(
-                [metadata.get("tokenizer.ggml.eos_token_id"), metadata.get("tokenizer.ggml.eot_token_id")]
-            ),
-        )
-        _check(config)
-    except _DAMAGE as error:
-        raise PagemillError(FailureReason.MODEL_INVALID, f"{where} has incomplete metadata: {error!r}") from None
-    return config
+def _read(architecture: str, raw: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
+    family = FAMILIES.get(architecture)
+    values = _respelled(raw) if family is None else {**family.defaults, **raw}
+    hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
+    bos = raw.get("bos_token_id")
+    common: dict[str, Any] = {
+        "architecture": architecture,
+        "vocab_size": int(values["vocab_size"]),
+        "hidden_size": hidden,
+        "intermediate_size": int(values["intermediate_size"]),
+        "num_hidden_layers": int(values["num_hidden_layers"]),
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(values.get("num_key_value_heads") or heads),
+        "head_dim": int(values.get("head_dim") or hidden // heads),
+        "max_position_embeddings": int(values.get("max_position_embeddings", 2048)),
+        "rms_norm_eps": float(values.get("rms_norm_eps", 1e-6)),
+        "rope_theta": rope_reading.theta(values, 10000.0),
+        "rope_scaling": None if family is None else rope_reading.scaling(values),
+        "tie_word_embeddings": bool(values.get("tie_word_embeddings", False)),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "sliding_window": None,
+        "dtype": str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
+        "bos_token_id": None if bos is None else int(bos),
+        "eos_token_ids": token_ids(generation.get("eos_token_id", raw.get("eos_token_id"))),
+        "extra": dict(raw),
+        "native": family is not None,
+    }
+    return ModelConfig(**common | (family.read(values) if family is not None else {}))
 
 
-def _check(config: ModelConfig) -> None:
-    """Refuse numbers that no model has, before something divides by them or loops over them."""
+def _respelled(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a class that only transformers knows, in Llama's spelling."""
+    values = dict(raw)
+    for name, others in _SPELLINGS.items():
+        if values.get(name) is None:
+            values[name] = next((raw[other] for other in others if raw.get(other) is not None), None)
+    if values["intermediate_size"] is None:
+        values["intermediate_size"] = 4 * int(values["hidden_size"])
+    if values["num_key_value_heads"] is None and raw.get("multi_query"):
+        values["num_key_value_heads"] = 1
+    if values["max_position_embeddings"] is None:
+        del values["max_position_embeddings"]
+    return values
+
+
+def check(config: ModelConfig) -> None:
+    """Refuse numbers that no model has, before something divides by them or loops over them. Raises ValueError."""
     for name in _COUNTS:
         if not 0 < getattr(config, name) < 1 << 31:
             raise ValueError(f"{name} is {getattr(config, name)}")
     if config.num_attention_heads % config.num_key_value_heads:
         raise ValueError(f"{config.num_attention_heads} heads over {config.num_key_value_heads} key-value heads")
-    scale = config.rope_scaling.factor if config.rope_scaling else 1.0
+    scaling = config.rope_scaling
     for name, number in (
         ("rms_norm_eps", config.rms_norm_eps),
         ("rope_theta", config.rope_theta),
-        ("RoPE factor", scale),
+        ("the local rope_theta", config.local_rope_theta),
+        ("the scale of attention", config.attention_scale),
+        ("RoPE factor", scaling.factor if scaling else None),
+        ("RoPE attention factor", scaling.attention_factor if scaling else None),
     ):
-        if not 0 < number < math.inf:
+        if number is not None and not 0 < number < math.inf:
             raise ValueError(f"{name} is {number}")
 
 
-def _supported(architecture: str, known: tuple[str, ...], where: Path) -> None:
-    if architecture not in known:
-        raise _refuse(where, f"its architecture is {architecture}; these can be served: {', '.join(known)}")
-
-
-def _rope_scaling(rope: Mapping[str, Any] | None, where: Path) -> RopeScaling | None:
-    kind = str((rope or {}).get("rope_type") or (rope or {}).get("type") or "default")
-    if rope is None or kind == "default":
-        return None
-    if kind not in ROPE_KINDS:
-        raise _refuse(where, f"its RoPE scaling {kind} is not supported (these are: {', '.join(ROPE_KINDS)})")
-    return RopeScaling(
-        kind,
-        float(rope["factor"]),
-        float(rope.get("low_freq_factor", 1.0)),
-        float(rope.get("high_freq_factor", 4.0)),
-        int(rope.get("original_max_position_embeddings", 0)),
-    )
-
-
-def _gguf_rope_scaling(
-    metadata: Mapping[str, Any], family: str, tensors: Mapping[str, TensorInfo], where: Path
-) -> RopeScaling | None:
-    if "rope_freqs.weight" in tensors:
-        return RopeScaling("factors", 1.0)  # llama3's stretch, stored as a divisor per frequency in that tensor
-    kind = str(metadata.get(f"{family}.rope.scaling.type", "none"))
-    if kind == "none":
-        return None
-    if kind != "linear":
-        raise _refuse(where, f"its RoPE scaling {kind} is not supported (linear is)")
-    return RopeScaling("linear", float(metadata[f"{family}.rope.scaling.factor"]))
-
-
-def _ids(value: Any) -> tuple[int, ...]:
+def token_ids(value: Any) -> tuple[int, ...]:
+    """One id, a list of them or nothing, as a tuple without repeats."""
     values = value if isinstance(value, list) else [value]
     return tuple(dict.fromkeys(int(v) for v in values if v is not None))
 
 
-def _refuse(where: Path, why: str) -> PagemillError:
+def refused(where: Path, why: str) -> PagemillError:
+    """What is raised for a model that could be read and can't be computed."""
     return PagemillError(FailureReason.UNSUPPORTED_ARCHITECTURE, f"{where} can't be served: {why}")

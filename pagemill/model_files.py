@@ -10,16 +10,18 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 from pagemill import embedding_config, gguf_header, model_ref, safetensors_header
-from pagemill.config_reading import from_gguf, from_hugging_face
+from pagemill.config_reading import from_hugging_face
 from pagemill.embedding_config import EmbeddingConfig
 from pagemill.encoder_config import EncoderConfig
 from pagemill.endpoints import MODELS_ENV
 from pagemill.failures import FailureReason, PagemillError
+from pagemill.gguf_config import from_gguf
 from pagemill.json_file import read_object
 from pagemill.model_config import ModelConfig
 from pagemill.tensor_info import TensorInfo
@@ -184,6 +186,8 @@ def _inspect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
     tensors: dict[str, TensorInfo] = {}
     for shard in _shards(folder, names):
         tensors |= safetensors_header.read_table(folder / shard)
+    if not config.native:
+        config = replace(config, stored_parameters=sum(prod(info.shape) for info in tensors.values()))
     size = sum(info.nbytes for info in tensors.values())
     return ModelFiles(folder, "safetensors", config, tensors, size, embedding=_embedding(folder, config))
 

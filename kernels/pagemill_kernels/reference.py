@@ -1,13 +1,14 @@
 """What each kernel computes, in plain torch: the specification that every backend's results are compared with.
 
-Clear before fast. `rms_norm`, `rotary` and `swiglu` are also what the model calls on CPU; attention over the paged cache has a
-faster twin in `pagemill_server.model.attention`. Knows nothing of schedulers or model files.
+Clear before fast. The norms, `rotary`, `swiglu` and `geglu` are also what the model calls on CPU; attention over the paged cache
+has a faster twin in `pagemill_server.model.attention`. Knows nothing of schedulers or model files.
 
 A layer's cache is two tensors [num_kv_heads, num_blocks, block_size, head_dim]; slot = block * block_size + offset.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,6 +22,13 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     variance = wide.square().mean(-1, keepdim=True)
     return (wide * torch.rsqrt(variance + eps)).to(x.dtype) * weight
+
+
+def rms_norm_wide(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """The same with the weight multiplied in float32, before rounding to x's dtype. weight float32 [n]."""
+    wide = x.float()
+    variance = wide.square().mean(-1, keepdim=True)
+    return (wide * torch.rsqrt(variance + eps) * weight).to(x.dtype)
 
 
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -41,6 +49,18 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     # Not functional.silu: where threads divide the work inside a row it rounds differently; exp and division do not.
     denominator = torch.neg(gate).exp_().add_(1.0)
     return torch.div(gate, denominator, out=denominator).mul_(up)
+
+
+def geglu(gate_up: torch.Tensor) -> torch.Tensor:
+    """gelu(gate) * up with the tanh approximation, computed in float32. gate_up [T, 2 * n], gate first → [T, n].
+
+    https://arxiv.org/abs/1606.08415
+    """
+    gate, up = gate_up.chunk(2, dim=-1)
+    wide = gate.float()
+    # x * (1 + tanh(y)) / 2 = x / (1 + exp(-2y)): written with exp and division for swiglu's reason.
+    inner = (wide * wide * wide * 0.044715 + wide) * (-2 * math.sqrt(2 / math.pi))
+    return (wide / inner.exp_().add_(1.0)).to(gate.dtype) * up
 
 
 def write_kv(

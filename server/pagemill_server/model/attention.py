@@ -64,7 +64,7 @@ class TorchAttention:
                 out = done
         for chunk in step.chunks:
             _prefill(grouped, cache, chunk, self._masks, out)
-        return out[:, :, : query.shape[1] // out.shape[1]].reshape(query.shape)
+        return out[:, :, : query.shape[1] // out.shape[1]].reshape(query.shape).contiguous()
 
 
 @dataclass(frozen=True, slots=True)

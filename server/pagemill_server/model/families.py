@@ -1,7 +1,8 @@
-"""Which class computes which architecture. A new family is one file and one line here (and in `pagemill.config_reading`)."""
+"""Which class computes which architecture. A new family is one file and one line here (and in `pagemill.native_families`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -9,15 +10,22 @@ import torch
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_config import ModelConfig
 from pagemill_server.model.checkpoint import Checkpoint
-from pagemill_server.model.interface import StepAttention
+from pagemill_server.model.gemma3 import Gemma3
+from pagemill_server.model.interface import LayerAttention, StepAttention
 from pagemill_server.model.llama import Llama
+from pagemill_server.model.qwen3 import Qwen3
 
 
 class Model(Protocol):
     """What the runner needs of a family. T = tokens of the step, R = rows that are sampled."""
 
+    @property
+    def attention(self) -> Sequence[LayerAttention]:
+        """What the attention backend must compute, a layer each."""
+        ...
+
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: StepAttention) -> torch.Tensor:
-        """int64 [T], int64 [T] → hidden states [T, hidden_size]."""
+        """int64 [T], int64 [T] → hidden states [T, hidden_size], after the last norm."""
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -25,7 +33,14 @@ class Model(Protocol):
         ...
 
 
-FAMILIES = {"LlamaForCausalLM": Llama, "MistralForCausalLM": Llama}
+FAMILIES: dict[str, Callable[[Checkpoint, ModelConfig, int], Model]] = {
+    "LlamaForCausalLM": Llama,
+    "MistralForCausalLM": Llama,
+    "Qwen2ForCausalLM": Llama,
+    "Qwen3ForCausalLM": Qwen3,
+    "Qwen3MoeForCausalLM": Qwen3,
+    "Gemma3ForCausalLM": Gemma3,
+}
 
 
 def make_model(checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> Model:

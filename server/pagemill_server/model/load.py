@@ -68,7 +68,7 @@ def load_runner(
     warming()
     began = time.monotonic()
     bounds = Widest(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, memory.max_model_len, cache.block_size)
-    scratch = TorchAttention(_pool(config, 1, cache.block_size, placement))
+    scratch = TorchAttention(_pool(config, 1, cache.block_size, placement), model.attention)
     activation = profile(model, config.hidden_size, scratch, bounds, placement, meter)
     memory = _corrected(request, memory, activation, placement)
     pool = _pool(config, memory.num_blocks, cache.block_size, placement)
@@ -85,7 +85,11 @@ def load_runner(
     host = host_blocks(config, cache.block_size, placement.dtype.itemsize, cache.offloading_bytes)
     copier = make_copier(pool, HostPool(pool, host)) if host else None
     limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
-    return Runner(model, TorchAttention(pool), cache.block_size, placement.device, copier), limits, start
+    return (
+        Runner(model, TorchAttention(pool, model.attention), cache.block_size, placement.device, copier),
+        limits,
+        start,
+    )
 
 
 def _corrected(request: FitRequest, memory: MemoryFit, activation: int | None, placement: Placement) -> MemoryFit:

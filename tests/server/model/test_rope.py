@@ -18,6 +18,7 @@ from pagemill_server.model.rope import make_table
 from tests.server.tiny import tiny_config, write_tiny_llama
 
 CPU = torch.device("cpu")
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -37,6 +38,10 @@ def config(folder: Path, **overrides: Any) -> ModelConfig:
             "max_position_embeddings": 131072,
             "head_dim": 128,
         },
+        {"rope_scaling": YARN},
+        {"rope_scaling": YARN | {"factor": None, "beta_fast": 20.0, "beta_slow": 2.0, "truncate": False}},
+        {"rope_scaling": YARN | {"attention_factor": 1.5}, "rope_theta": 1e6, "head_dim": 128},
+        {"rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}},
     ],
     ids=str,
 )
@@ -50,7 +55,7 @@ def test_tables_are_transformers(tmp_path: Path, shape: dict[str, Any]) -> None:
     assert torch.equal(table.sin[:, :half], -sin[0, :, :half])
 
 
-@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope"])
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_other_kinds_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     stretched = replace(config(tmp_path), rope_scaling=RopeScaling(kind, 2.0))
     with pytest.raises(PagemillError) as caught:
