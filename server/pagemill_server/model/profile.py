@@ -21,7 +21,7 @@ from pagemill_server.model.memory_meter import MemoryMeter
 from pagemill_server.model.runner import Runner
 
 CPU_LAYERS = 2
-CONTEXT = 512  # tokens before a single one: as many of them as are read at once are there, and no more is waited for
+CONTEXT = 512  # tokens that most sequences have: with 64 of them more than are ever read at once
 # Each setting that costs a sampled row memory of its own.
 _SAMPLING = SamplingParams(
     temperature=1.0,
@@ -63,19 +63,20 @@ def profile(
 def widest_step(bounds: Widest) -> SchedulerOutput:
     """As many tokens and sampled rows as a step may have, all in block 0.
 
-    The first sequences take as many tokens as leaves one for each of the others: a long chunk and single tokens, both at the end of
-    the longest sequence, are there.
+    One long chunk, many single tokens after a short context, and at the end of the longest sequence a single token and two
+    together: what a backend takes for each is there, without a long chunk over a long context, which takes long.
     """
-    sequences = []
-    left = bounds.max_num_batched_tokens
-    count = min(bounds.max_num_seqs, left)
-    for index in range(count):
-        tokens = min(bounds.max_model_len, left - (count - index - 1))
-        left -= tokens
-        short = tokens == 1 and index < count - 1
-        end = min(bounds.max_model_len, CONTEXT) if short else bounds.max_model_len
-        sequences.append(_sequence(index, tokens, end, bounds.block_size))
-    return SchedulerOutput(tuple(sequences), sum(len(sequence.token_ids) for sequence in sequences))
+    longest = bounds.max_model_len
+    count = min(bounds.max_num_seqs, bounds.max_num_batched_tokens)
+    sizes = [1] * count
+    left = bounds.max_num_batched_tokens - count
+    for index, most in ((-1, 2), *((index, longest) for index in range(count))):
+        more = min(left, min(most, longest) - sizes[index])
+        sizes[index] += more
+        left -= more
+    ends = [longest if index >= count - 2 else min(longest, max(size, CONTEXT)) for index, size in enumerate(sizes)]
+    sequences = [_sequence(index, size, ends[index], bounds.block_size) for index, size in enumerate(sizes)]
+    return SchedulerOutput(tuple(sequences), sum(sizes))
 
 
 def _sequence(index: int, tokens: int, end: int, block_size: int) -> ScheduledSequence:
@@ -101,7 +102,7 @@ class _FirstLayers:
 
     def __init__(self, model: Model, layers: int, hidden_size: int, placement: Placement) -> None:
         self._model, self._layers, self._hidden_size, self._placement = model, layers, hidden_size, placement
-        self.logits = model.logits
+        self.logits, self.attention = model.logits, model.attention
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: StepAttention) -> torch.Tensor:
         def first(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, layer: int) -> torch.Tensor:
