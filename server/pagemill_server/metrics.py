@@ -1,12 +1,11 @@
 """The server's Prometheus registry: the names of `pagemill.metrics`, each series at 0 from the start.
 
 Gauges and engine counters are read from the newest EngineStats when someone scrapes, so they are right after an abort; what
-concerns one request is observed by the front end when it happens. Every interval comes from one process's monotonic clock.
+concerns one request is observed when it happens (`request_timer`). Every interval comes from one process's monotonic clock.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
@@ -14,9 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pagemill import metrics as names
-from pagemill_server.engine.engine import NOT_FINITE
 from pagemill_server.engine.ports import ModelRunner
-from pagemill_server.engine.request import AddRequest, EngineStats, FinishReason, RequestOutput
+from pagemill_server.engine.request import EngineStats, FinishReason
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.memory import StartMemory
 
@@ -122,64 +120,6 @@ class Metrics:
 
     def count_corrupted(self) -> None:
         self._corrupted.inc()
-
-    def follow(self, request: AddRequest) -> SequenceTimer:
-        """Starts timing one sequence; feed it every output and end it with `finish`."""
-        return SequenceTimer(self, request)
-
-
-class SequenceTimer:
-    """What one sequence's outputs say about time and tokens. Used by `api/generate`, on the event loop."""
-
-    def __init__(self, metrics: Metrics, request: AddRequest, clock: Callable[[], float] = time.monotonic) -> None:
-        self._metrics = metrics
-        self._request = request
-        self._clock = clock
-        self._scheduled: float | None = None
-        self._first: float | None = None
-        self._last = 0.0
-        self._tokens = 0
-        self._cached = 0
-
-    def output(self, output: RequestOutput) -> None:
-        if output.first_scheduled is not None and self._scheduled is None:
-            self._scheduled = output.first_scheduled
-        self._cached = max(self._cached, output.num_cached_tokens)
-        if output.error == NOT_FINITE:
-            self._metrics.count_corrupted()
-        if not output.tokens:
-            return
-        now = self._clock()
-        if self._first is None:
-            self._first = now
-            self._metrics.observe(names.TIME_TO_FIRST_TOKEN, now - self._request.arrival)
-        else:
-            self._metrics.observe(names.INTER_TOKEN_LATENCY, now - self._last)
-            self._metrics.observe(names.INTER_TOKEN_LATENCY_OLD, now - self._last)
-        self._last = now
-        self._tokens += len(output.tokens)
-
-    def finish(self, reason: FinishReason) -> None:
-        """Times and sizes of the whole; those of an aborted or failed request would only blur the others'."""
-        self._metrics.count_finished(reason)
-        if self._first is None or reason in (FinishReason.ABORT, FinishReason.ERROR):
-            return
-        observe = self._metrics.observe
-        scheduled = self._first if self._scheduled is None else self._scheduled
-        observe(names.E2E_LATENCY, self._last - self._request.arrival)
-        observe(names.QUEUE_TIME, max(0.0, scheduled - self._request.arrival))
-        observe(names.PREFILL_TIME, self._first - scheduled)
-        observe(names.DECODE_TIME, self._last - self._first)
-        observe(names.INFERENCE_TIME, self._last - scheduled)
-        if self._tokens > 1:
-            observe(names.REQUEST_TIME_PER_OUTPUT_TOKEN, (self._last - self._first) / (self._tokens - 1))
-        prompt = len(self._request.prompt_token_ids)
-        observe(names.REQUEST_PROMPT_TOKENS, prompt)
-        observe(names.REQUEST_PREFILL_COMPUTED_TOKENS, prompt - self._cached)
-        observe(names.REQUEST_GENERATION_TOKENS, self._tokens)
-        observe(names.REQUEST_MAX_GENERATION_TOKENS, self._tokens)
-        observe(names.REQUEST_MAX_TOKENS, self._request.sampling.max_tokens)
-        observe(names.REQUEST_N, 1)
 
 
 class MeteredRunner:

@@ -7,62 +7,53 @@ from typing import Any
 
 from pagemill_server.api.choice import Piece
 from pagemill_server.api.inference import Inference
-from pagemill_server.api.logprobs import chat_logprobs
-from pagemill_server.api.prepare import Job, chat_prompt, make_job
-from pagemill_server.api.protocol import parse_chat
+from pagemill_server.api.logprobs import chat_logprobs, prompt_logprobs
+from pagemill_server.api.prepare import Job, Origin, chat_prompt, make_job
+from pagemill_server.api.protocol import ChatBody, parse_chat
+from pagemill_server.api.reply import Reply
+from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
 
 
 class ChatCompletions(Inference):
-    def prepare(self, loaded: Loaded, raw: Mapping[str, Any], arrival: float) -> Job:
+    def prepare(self, loaded: Loaded, raw: Mapping[str, Any], origin: Origin) -> Job:
         body = parse_chat(raw)
         model = self.service.name_of(body.model)
-        newer = body.max_completion_tokens is not None
-        return make_job(
-            loaded,
-            body,
-            model,
-            [chat_prompt(loaded, body)],
-            arrival,
-            prefix="chatcmpl",
-            max_tokens=body.max_completion_tokens if newer else body.max_tokens,
-            max_tokens_name="max_completion_tokens" if newer else "max_tokens",
-            default_max_tokens=None,
-            logprobs=body.wanted_logprobs,
-        )
+        asked = _asked(body)
+        sampling = sampling_of(loaded, body, asked)
+        prompts = [chat_prompt(loaded, body)]
+        return make_job(loaded, body, model, prompts, sampling, asked, origin, prefix="chatcmpl")
 
-    def whole(self, loaded: Loaded, job: Job, answers: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, reply: Reply, answers: Sequence[Piece]) -> dict[str, Any]:
+        job = reply.job
         choices = [
             {
                 "index": index,
                 "message": {"role": "assistant", "content": answer.text, "refusal": None},
-                "logprobs": chat_logprobs(loaded.vocabulary, answer.tokens) if job.logprobs else None,
+                "logprobs": _logprobs(reply, answer),
                 "finish_reason": answer.finish_reason,
             }
             for index, answer in enumerate(answers)
         ]
-        return {
-            "id": job.id,
-            "object": "chat.completion",
-            "created": job.created,
-            "model": job.model,
-            "choices": choices,
-        }
+        whole = self.envelope(job) | {"object": "chat.completion", "choices": choices}
+        if job.prompt_logprobs is not None:
+            of_prompt = prompt_logprobs(reply.vocabulary, reply.prompt_logprobs(0), job.prompt_logprobs)
+            whole["prompt_logprobs"] = of_prompt
+        return whole
 
     def envelope(self, job: Job) -> dict[str, Any]:
         return {"id": job.id, "object": "chat.completion.chunk", "created": job.created, "model": job.model}
 
-    def opening(self, job: Job) -> list[dict[str, Any]]:
-        return [self._chunk(job, 0, {"role": "assistant", "content": ""})]
+    def opening(self, reply: Reply, index: int) -> list[dict[str, Any]]:
+        return [self._chunk(reply.job, index, {"role": "assistant", "content": ""})]
 
-    def chunks(self, loaded: Loaded, job: Job, index: int, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, reply: Reply, index: int, piece: Piece) -> list[dict[str, Any]]:
         """Text in one chunk, the end in another, as OpenAI sends them."""
         made = []
         if piece.text or piece.tokens:
-            logprobs = chat_logprobs(loaded.vocabulary, piece.tokens) if job.logprobs else None
-            made.append(self._chunk(job, index, {"content": piece.text}, logprobs))
+            made.append(self._chunk(reply.job, index, {"content": piece.text}, _logprobs(reply, piece)))
         if piece.finish_reason is not None:
-            made.append(self._chunk(job, index, {}, finish_reason=piece.finish_reason))
+            made.append(self._chunk(reply.job, index, {}, finish_reason=piece.finish_reason))
         return made
 
     def _chunk(
@@ -75,3 +66,19 @@ class ChatCompletions(Inference):
     ) -> dict[str, Any]:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         return self.envelope(job) | {"choices": [choice]}
+
+
+def _asked(body: ChatBody) -> Asked:
+    newer = body.max_completion_tokens is not None
+    return Asked(
+        prompt_name="messages",
+        max_tokens=body.max_completion_tokens if newer else body.max_tokens,
+        max_tokens_name="max_completion_tokens" if newer else "max_tokens",
+        default_max_tokens=None,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        logprobs_name="top_logprobs",
+    )
+
+
+def _logprobs(reply: Reply, piece: Piece) -> dict[str, Any] | None:
+    return None if reply.job.logprobs is None else chat_logprobs(reply.vocabulary, piece.tokens)

@@ -5,52 +5,83 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pagemill_server.api.choice import Piece
+from pagemill_server.api.choice import Piece, ShownToken
+from pagemill_server.api.echo import Echo, echo_of
 from pagemill_server.api.inference import Inference
-from pagemill_server.api.logprobs import completion_logprobs
-from pagemill_server.api.prepare import COMPLETION_MAX_TOKENS, Job, completion_prompts, make_job
-from pagemill_server.api.protocol import parse_completion
+from pagemill_server.api.logprobs import completion_logprobs, prompt_logprobs
+from pagemill_server.api.prepare import Job, Origin, completion_prompts, make_job
+from pagemill_server.api.protocol import CompletionBody, parse_completion
+from pagemill_server.api.reply import Reply
+from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
+
+_MAX_TOKENS = 16  # OpenAI's default
 
 
 class Completions(Inference):
-    """Several prompts make several choices, in the prompts' order."""
+    """Several prompts make several choices, in the prompts' order, n of each."""
 
-    def prepare(self, loaded: Loaded, raw: Mapping[str, Any], arrival: float) -> Job:
+    def prepare(self, loaded: Loaded, raw: Mapping[str, Any], origin: Origin) -> Job:
         body = parse_completion(raw)
         model = self.service.name_of(body.model)
-        return make_job(
-            loaded,
-            body,
-            model,
-            completion_prompts(loaded, body),
-            arrival,
-            prefix="cmpl",
-            max_tokens=body.max_tokens,
-            max_tokens_name="max_tokens",
-            default_max_tokens=COMPLETION_MAX_TOKENS,
-            logprobs=body.logprobs,
-        )
+        asked = _asked(body)
+        sampling = sampling_of(loaded, body, asked)
+        prompts = completion_prompts(loaded, body)
+        echoes = _echoes(loaded, body, prompts)
+        return make_job(loaded, body, model, prompts, sampling, asked, origin, prefix="cmpl", echoes=echoes)
 
-    def whole(self, loaded: Loaded, job: Job, answers: Sequence[Piece]) -> dict[str, Any]:
-        choices = [self._choice(loaded, job, index, answer) for index, answer in enumerate(answers)]
-        return self.envelope(job) | {"choices": choices}
+    def whole(self, reply: Reply, answers: Sequence[Piece]) -> dict[str, Any]:
+        return self.envelope(reply.job) | {
+            "choices": [self._whole(reply, index, answer) for index, answer in enumerate(answers)]
+        }
 
     def envelope(self, job: Job) -> dict[str, Any]:
         return {"id": job.id, "object": "text_completion", "created": job.created, "model": job.model}
 
-    def opening(self, job: Job) -> list[dict[str, Any]]:
-        return []
-
-    def chunks(self, loaded: Loaded, job: Job, index: int, piece: Piece) -> list[dict[str, Any]]:
-        if not (piece.text or piece.tokens or piece.finish_reason):
+    def opening(self, reply: Reply, index: int) -> list[dict[str, Any]]:
+        """The prompt, where it is said again."""
+        if not reply.job.echoes:
             return []
-        return [self.envelope(job) | {"choices": [self._choice(loaded, job, index, piece)]}]
+        return [self._chunk(reply, index, Piece(reply.echo_text(index), tuple(reply.echo_tokens(index))))]
 
-    def _choice(self, loaded: Loaded, job: Job, index: int, piece: Piece) -> dict[str, Any]:
-        return {
-            "index": index,
-            "text": piece.text,
-            "logprobs": completion_logprobs(loaded.vocabulary, piece.tokens) if job.logprobs else None,
-            "finish_reason": piece.finish_reason,
-        }
+    def chunks(self, reply: Reply, index: int, piece: Piece) -> list[dict[str, Any]]:
+        return [self._chunk(reply, index, piece)] if piece.text or piece.tokens or piece.finish_reason else []
+
+    def _chunk(self, reply: Reply, index: int, piece: Piece) -> dict[str, Any]:
+        return self.envelope(reply.job) | {"choices": [_choice(reply, index, piece.text, piece.tokens, piece)]}
+
+    def _whole(self, reply: Reply, index: int, answer: Piece) -> dict[str, Any]:
+        text, tokens = reply.echo_text(index) + answer.text, (*reply.echo_tokens(index), *answer.tokens)
+        choice, count = _choice(reply, index, text, tokens, answer), reply.job.prompt_logprobs
+        if count is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(reply.vocabulary, reply.prompt_logprobs(index), count)
+        return choice
+
+
+def _choice(reply: Reply, index: int, text: str, tokens: Sequence[ShownToken], piece: Piece) -> dict[str, Any]:
+    count = reply.job.logprobs
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": None if count is None else completion_logprobs(reply.vocabulary, tokens, count),
+        "finish_reason": piece.finish_reason,
+    }
+
+
+def _asked(body: CompletionBody) -> Asked:
+    return Asked(
+        prompt_name="prompt",
+        max_tokens=body.max_tokens,
+        max_tokens_name="max_tokens",
+        default_max_tokens=_MAX_TOKENS,
+        logprobs=body.logprobs,
+        logprobs_name="logprobs",
+        echo=bool(body.echo),
+    )
+
+
+def _echoes(loaded: Loaded, body: CompletionBody, prompts: Sequence[tuple[int, ...]]) -> tuple[Echo, ...]:
+    if not body.echo:
+        return ()
+    sent = zip(prompts, body.prompts(), strict=True)
+    return tuple(echo_of(loaded.vocabulary, ids, text if isinstance(text, str) else None) for ids, text in sent)

@@ -13,16 +13,8 @@ from typing import Any
 from pagemill_server.errors import BadRequest
 
 _SHARED: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
+    "best_of": (),  # but for n itself, which `protocol` takes
     "length_penalty": (1,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
     "bad_words": ([],),
     "allowed_token_ids": (),
     "use_beam_search": (False,),
@@ -30,13 +22,9 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "prompt_logprobs": (),
-    "echo": (False,),
     "add_special_tokens": (),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
-    "priority": (0,),
-    "cache_salt": (),
 }
 
 COMPLETIONS = _SHARED | {"suffix": ("",)}
@@ -56,6 +44,7 @@ CHAT = _SHARED | {
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "add_generation_prompt": (True,),
+    "echo": (False,),
     "continue_final_message": (False,),
     "documents": ([],),
 }

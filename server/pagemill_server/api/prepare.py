@@ -5,34 +5,45 @@ Everything that depends on the model is refused here, with a BadRequest that nam
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from pagemill_server.api.echo import Echo
 from pagemill_server.api.protocol import ChatBody, CompletionBody, SamplingFields
+from pagemill_server.api.sampling import Asked, refusal
 from pagemill_server.api.service import Loaded
+from pagemill_server.engine.errors import InvalidSampling
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.errors import BadRequest
 from pagemill_server.text.template import TemplateRefused
 
-COMPLETION_MAX_TOKENS = 16  # OpenAI's default of /v1/completions
+_MAX_USER_CHARACTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request comes from. Filled by `api/inference`."""
+
+    arrival: float  # time.monotonic() seconds
+    client: str  # by its key or its header; "": neither
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One HTTP request, ready for the engine: one AddRequest a choice. Filled by `api/chat` and `api/completions`."""
+    """One HTTP request, ready for the engine. Filled by `api/chat` and `api/completions`."""
 
     id: str  # what the response says
     created: int  # Unix seconds
     model: str  # the served name
-    requests: tuple[AddRequest, ...]
-    stops: tuple[str, ...]
+    requests: tuple[AddRequest, ...]  # one a prompt; choice place * n + index is its sequence `index`
     stream: bool
     include_usage: bool
-
-    @property
-    def logprobs(self) -> bool:
-        return self.requests[0].sampling.logprobs is not None
+    logprobs: int | None  # how many likeliest to show beside each token; None: no log-probabilities
+    prompt_logprobs: int | None  # the same of the prompts' own tokens
+    echoes: tuple[Echo, ...] = ()  # one a prompt, where prompts are said again
 
 
 def chat_prompt(loaded: Loaded, body: ChatBody) -> tuple[int, ...]:
@@ -43,8 +54,8 @@ def chat_prompt(loaded: Loaded, body: ChatBody) -> tuple[int, ...]:
         )
     try:
         text = loaded.template.render([message.for_template() for message in body.messages])
-    except TemplateRefused as refusal:
-        raise BadRequest(str(refusal), param="messages", code="chat_template_error") from None
+    except TemplateRefused as refused:
+        raise BadRequest(str(refused), param="messages", code="chat_template_error") from None
     ids = tuple(loaded.tokenizer.encode(text, False))  # the template has written the special tokens itself
     if not ids:
         raise BadRequest("The chat template made an empty prompt of these messages.", param="messages")
@@ -75,56 +86,74 @@ def make_job(
     loaded: Loaded,
     body: SamplingFields,
     model: str,
-    prompts: list[tuple[int, ...]],
-    arrival: float,
+    prompts: Sequence[tuple[int, ...]],
+    sampling: SamplingParams,
+    asked: Asked,
+    origin: Origin,
     *,
     prefix: str,
-    max_tokens: int | None,
-    max_tokens_name: str,
-    default_max_tokens: int | None,
-    logprobs: int | None,
+    echoes: tuple[Echo, ...] = (),
 ) -> Job:
-    """`max_tokens` is what the client asked for; without it the default, or what the context leaves."""
+    """`sampling` is for each prompt but for its length: what the client asked for, else the default, else what is left."""
     job_id = f"{prefix}-{uuid.uuid4().hex}"
-    requests = []
-    for place, prompt in enumerate(prompts):
-        most = _max_tokens(loaded.context, len(prompt), max_tokens, max_tokens_name, default_max_tokens)
-        sampling = SamplingParams(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
-            top_k=max(0, body.top_k or 0),
-            seed=body.seed,
-            max_tokens=most,
-            stop_token_ids=() if body.ignore_eos else loaded.eos_token_ids,
-            logprobs=logprobs,
+    deadline = None if body.deadline_ms is None else origin.arrival + body.deadline_ms / 1000
+    requests = tuple(
+        AddRequest(
+            f"{job_id}-{place}",
+            prompt,
+            _with_length(sampling, _max_tokens(loaded.context, len(prompt), asked), asked),
+            origin.arrival,
+            cache_salt=body.cache_salt or "",
+            client=_client(origin.client, body.user),
+            priority=body.priority or 0,
+            deadline=deadline,
         )
-        requests.append(AddRequest(f"{job_id}-{place}", prompt, sampling, arrival))
+        for place, prompt in enumerate(prompts)
+    )
     return Job(
-        job_id,
-        int(time.time()),
-        model,
-        tuple(requests),
-        tuple(body.stop or ()),
-        bool(body.stream),
-        body.wants_usage,
+        id=job_id,
+        created=int(time.time()),
+        model=model,
+        requests=requests,
+        stream=bool(body.stream),
+        include_usage=body.wants_usage,
+        logprobs=asked.logprobs,
+        prompt_logprobs=body.prompt_logprobs,
+        echoes=echoes,
     )
 
 
-def _max_tokens(context: int, prompt: int, asked: int | None, name: str, default: int | None) -> int:
+def _max_tokens(context: int, prompt: int, asked: Asked) -> int:
     left = context - prompt
     if left < 1:
         raise BadRequest(
             f"The prompt has {prompt} tokens, and this model's context of {context} tokens leaves no room for an answer.",
-            param="prompt" if default is not None else "messages",
+            param=asked.prompt_name,
             code="context_length_exceeded",
         )
-    if asked is None:
-        return left if default is None else min(default, left)
-    if asked > left:
+    if asked.max_tokens is None:
+        return left if asked.default_max_tokens is None else min(asked.default_max_tokens, left)
+    if asked.max_tokens > left:
         raise BadRequest(
-            f"The prompt has {prompt} tokens and {name} asks for {asked}, {prompt + asked} in all, but this model's "
-            f"context is {context} tokens; send at most {left}.",
-            param=name,
+            f"The prompt has {prompt} tokens and {asked.max_tokens_name} asks for {asked.max_tokens}, "
+            f"{prompt + asked.max_tokens} in all, but this model's context is {context} tokens; send at most {left}.",
+            param=asked.max_tokens_name,
             code="context_length_exceeded",
         )
-    return asked
+    return asked.max_tokens
+
+
+def _with_length(sampling: SamplingParams, max_tokens: int, asked: Asked) -> SamplingParams:
+    if sampling.min_tokens > max_tokens:
+        trouble = f"is {sampling.min_tokens}, and {max_tokens} tokens are the most that may come"
+        raise refusal(InvalidSampling("min_tokens", trouble), asked)
+    return replace(sampling, max_tokens=max_tokens)
+
+
+def _client(client: str, user: str | None) -> str:
+    """A user is somebody below the client that sends the name, for a client can name anybody. Kept short: policies remember it."""
+    if not user:
+        return client
+    if len(user) > _MAX_USER_CHARACTERS:
+        user = hashlib.sha256(user.encode()).hexdigest()
+    return f"{client}/{user}" if client else user

@@ -1,7 +1,8 @@
-"""The bodies of POST /v1/chat/completions and /v1/completions, checked at the door: types, ranges, unknown keys.
+"""The bodies of POST /v1/chat/completions and /v1/completions, checked at the door: types, unknown keys, what excludes what.
 
-`parse_chat` and `parse_completion` raise BadRequest that names the field. What depends on the model (lengths, vocabulary) is
-checked by `api/prepare`. Strict: "1" is no number and true is no integer.
+`parse_chat` and `parse_completion` raise BadRequest that names the field. The bounds of sampling settings are those of
+`engine/params`, and what depends on the model (lengths, vocabulary) is checked by `api/prepare`. Strict: "1" is no number and
+true is no integer.
 """
 
 from __future__ import annotations
@@ -9,31 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from pagemill_server.api import neutral
 from pagemill_server.errors import BadRequest
 
-MAX_STOPS = 16  # OpenAI allows 4, vLLM any number; each costs a search per token
-MAX_STOP_CHARACTERS = 1000
-MAX_TOP_LOGPROBS = 20  # as OpenAI
 MAX_PROMPTS = 256
+MAX_CHOICES = 512  # prompts times n
+MAX_SALT_CHARACTERS = 1024
+MAX_DEADLINE_MS = 86_400_000
 
 
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _check_stops(stops: list[str] | None) -> list[str] | None:
-    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops or ()):
-        raise PydanticCustomError("stop", f"a stop string has 1 to {MAX_STOP_CHARACTERS} characters")
-    return stops
-
-
-Stops = Annotated[
-    list[str] | None, Field(max_length=MAX_STOPS), BeforeValidator(_as_list), AfterValidator(_check_stops)
-]
+Stops = Annotated[list[str] | None, BeforeValidator(_as_list)]
 
 
 def _content(value: Any) -> str | None:
@@ -76,17 +69,31 @@ class SamplingFields(_Body):
     """What both endpoints have. None: not sent, or null."""
 
     model: str | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None  # -1 and 0: all
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    # Sampling; bounds in `engine/params`.
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None  # -1 and 0: all
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None  # by token id in digits
+    seed: int | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
     stop: Stops = None
+    stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    # For the scheduler.
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None  # lower goes first
+    deadline_ms: Annotated[float, Field(gt=0, le=MAX_DEADLINE_MS)] | None = None  # to the first token, from arrival on
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
+    user: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     # Taken and not needed: they ask for nothing that a server without accounts could do.
-    user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
     service_tier: Literal["auto", "default"] | None = None
@@ -101,18 +108,15 @@ class SamplingFields(_Body):
 
 class ChatBody(SamplingFields):
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: int | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-
-    @property
-    def wanted_logprobs(self) -> int | None:
-        return (self.top_logprobs or 0) if self.logprobs else None
+    top_logprobs: int | None = None
 
 
 class CompletionBody(SamplingFields):
     prompt: Any  # checked by `prompts`: pydantic's unions are slow and vague on a hundred thousand ids
-    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logprobs: int | None = None
+    echo: bool | None = None
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """Text or token ids, one a choice. Raises BadRequest."""
@@ -142,7 +146,7 @@ def _bad_prompt(message: str) -> BadRequest:
 
 def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
     """Raises BadRequest."""
-    body = neutral.without_neutral(raw, neutral.CHAT)
+    body = neutral.without_neutral(_without_best_of(raw), neutral.CHAT)
     if isinstance(messages := body.get("messages"), list):
         body["messages"] = [
             neutral.without_neutral(message, neutral.MESSAGE, f"messages[{place}].")
@@ -151,11 +155,14 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
             for place, message in enumerate(messages)
         ]
     chat = _validated(ChatBody, body)
-    _check_stream_options(chat)
+    _check_stream(chat)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
     if None not in (both := {chat.max_tokens, chat.max_completion_tokens}) and len(both) == 2:
         raise BadRequest("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")
+    if 0 in (chat.max_tokens, chat.max_completion_tokens):
+        name = "max_completion_tokens" if chat.max_completion_tokens == 0 else "max_tokens"
+        raise BadRequest(f"{name} must be at least 1.", param=name, code="invalid_value")
     for place, message in enumerate(chat.messages):
         if message.content is None and message.role != "assistant":
             raise BadRequest(f"messages[{place}].content is missing.", param=f"messages[{place}].content")
@@ -164,15 +171,29 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
 
 def parse_completion(raw: Mapping[str, Any]) -> CompletionBody:
     """Raises BadRequest."""
-    completion = _validated(CompletionBody, neutral.without_neutral(raw, neutral.COMPLETIONS))
-    _check_stream_options(completion)
-    completion.prompts()
+    completion = _validated(CompletionBody, neutral.without_neutral(_without_best_of(raw), neutral.COMPLETIONS))
+    _check_stream(completion)
+    if completion.max_tokens == 0 and not completion.echo:
+        raise BadRequest("max_tokens must be at least 1, or 0 with echo.", param="max_tokens", code="invalid_value")
+    choices = len(completion.prompts()) * (completion.n or 1)
+    if choices > MAX_CHOICES:
+        raise BadRequest(f"n times the prompts is {choices}; at most {MAX_CHOICES} choices are made.", param="n")
     return completion
 
 
-def _check_stream_options(body: SamplingFields) -> None:
+def _without_best_of(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The best of n, out of n, are all of them."""
+    best_of = raw.get("best_of")
+    if isinstance(best_of, int) and not isinstance(best_of, bool) and best_of == (raw.get("n") or 1):
+        return {key: value for key, value in raw.items() if key != "best_of"}
+    return raw
+
+
+def _check_stream(body: SamplingFields) -> None:
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
+    if body.prompt_logprobs is not None and body.stream:
+        raise BadRequest("prompt_logprobs are not available when stream is true.", param="prompt_logprobs")
 
 
 B = TypeVar("B", bound=_Body)

@@ -19,7 +19,7 @@ MAX_STOP_CHARACTERS = 1000
 MAX_STOP_TOKENS = 128
 MAX_BIASES = 1024
 MAX_LOGPROBS = 20  # alternatives beside each token, as OpenAI
-_MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 2**31 - 1  # what a count can be at all; lengths are the model's to bound
 
 
 def validated(params: SamplingParams, vocab_size: int) -> SamplingParams:
@@ -68,7 +68,7 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def _top_k(name: str, value: Any) -> Any:
-    return 0 if value == -1 and not isinstance(value, bool) else _Number(0, _MOST_TOKENS, whole=True)(name, value)
+    return 0 if value == -1 and not isinstance(value, bool) else _Number(0, MOST_TOKENS, whole=True)(name, value)
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
@@ -139,8 +139,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "logit_bias": _biases,
     "seed": _Number(-(2**63), 2**63 - 1, whole=True, optional=True),
     "n": _Number(1, MAX_N, whole=True),
-    "max_tokens": _Number(1, _MOST_TOKENS, whole=True),
-    "min_tokens": _Number(0, _MOST_TOKENS, whole=True),
+    "max_tokens": _Number(0, MOST_TOKENS, whole=True),  # 0: the prompt's log-probabilities are all that is wanted
+    "min_tokens": _Number(0, MOST_TOKENS, whole=True),
     "stop": _stops,
     "stop_token_ids": _stop_tokens,
     "ignore_eos": _truth,

@@ -38,7 +38,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # token id, added to its logit
     seed: int | None = None  # None: the engine draws one for the request
     n: int = 1  # sequences of the request: they share the prompt's blocks and differ in what is drawn
-    max_tokens: int = 16  # output tokens at most; the front end caps it at what max_model_len leaves
+    max_tokens: int = 16  # output tokens at most, 0: none; the front end caps it at what max_model_len leaves
     min_tokens: int = 0  # before so many, no stop token id is drawn and the front end looks for no stop string
     stop: tuple[str, ...] = ()  # read by the front end only: it finds them in the text and then aborts the sequence
     stop_token_ids: tuple[int, ...] = ()  # end after one of these (EOS ids included by the front end unless ignore_eos)

@@ -59,15 +59,18 @@ class TokenBytes:
 
 
 class Detokenizer:
-    """One sequence's text. The pieces joined equal the whole decoded at once; invalid bytes become U+FFFD."""
+    """One sequence's text. The pieces joined equal the whole decoded at once; invalid bytes become U+FFFD.
 
-    def __init__(self, vocabulary: TokenBytes) -> None:
-        self._vocabulary = vocabulary
+    With `special` the names of special tokens are text too.
+    """
+
+    def __init__(self, vocabulary: TokenBytes, special: bool = False) -> None:
+        self._bytes_of = vocabulary.spelled if special else vocabulary.of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes."""
-        return self._decoder.decode(self._vocabulary.of(token_id))
+        return self._decoder.decode(self._bytes_of(token_id))
 
     @property
     def within_character(self) -> bool:
@@ -76,7 +79,7 @@ class Detokenizer:
 
     def cuts_off(self, token_id: int) -> bool:
         """Whether the bytes that wait will stay half a character, because this token begins another."""
-        begins = self._vocabulary.of(token_id)[:1]
+        begins = self._bytes_of(token_id)[:1]
         return self.within_character and bool(begins) and not 0x80 <= begins[0] < 0xC0
 
     def flush(self) -> str:

@@ -19,14 +19,14 @@ class StopStrings:
         self._held = ""
         self.matched = False
 
-    def push(self, text: str) -> str:
-        """The text that is now certain to come before any stop string."""
+    def push(self, text: str, armed: bool = True) -> str:
+        """The text that is now certain to come before any stop string. Not armed, none that completes within `text` counts."""
         if self.matched:
             return ""
         if not self._stops:
             return text
         buffer = self._held + text
-        end, start = min(self._completions(buffer), default=(0, -1))
+        end, start = min(self._completions(buffer), default=(0, -1)) if armed else (0, -1)
         if end:
             self.matched = True
             self._held = ""
@@ -41,8 +41,9 @@ class StopStrings:
         return held
 
     def _completions(self, buffer: str) -> list[tuple[int, int]]:
-        """(end, start) of each stop string's first occurrence."""
-        found = ((buffer.find(stop), len(stop)) for stop in self._stops)
+        """(end, start) of the first occurrence of each stop string that ends in what is new."""
+        known = len(self._held)
+        found = ((buffer.find(stop, max(0, known - len(stop) + 1)), len(stop)) for stop in self._stops)
         return [(start + length, start) for start, length in found if start >= 0]
 
     def _beginning_of_a_stop(self, buffer: str) -> int:

@@ -60,7 +60,7 @@ def test_what_users_write_becomes_what_is_stored(written: dict[str, Any], kept: 
         ("top_k", 0, 2**31 - 1),
         ("seed", -(2**63), 2**63 - 1),
         ("n", 1, 128),
-        ("max_tokens", 1, 2**31 - 1),
+        ("max_tokens", 0, 2**31 - 1),
         ("min_tokens", 0, 16),
         ("logprobs", 0, 20),
         ("prompt_logprobs", 0, 20),

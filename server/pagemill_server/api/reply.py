@@ -1,0 +1,59 @@
+"""One HTTP request while it is answered: its job and its choices, by index. On the event loop, made by `api/inference`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagemill_server.api.choice import Choice, ShownToken
+from pagemill_server.api.prepare import Job
+from pagemill_server.engine.request import AddRequest, SampledToken
+from pagemill_server.text.detokenizer import TokenBytes
+
+
+class Reply:
+    """Choice place * n + index is sequence `index` of the prompt at `place`."""
+
+    def __init__(self, vocabulary: TokenBytes, job: Job) -> None:
+        self.vocabulary = vocabulary
+        self.job = job
+        self._n = job.requests[0].sampling.n
+        self.choices = [self._choice(place, r) for place, r in enumerate(job.requests) for _ in range(r.sampling.n)]
+
+    def choices_of(self, place: int) -> list[Choice]:
+        """Of one prompt, by the sequences' indices."""
+        return self.choices[place * self._n : (place + 1) * self._n]
+
+    def prompt_logprobs(self, index: int) -> list[SampledToken]:
+        """Of the prompt that the choice goes on from, complete when the choice has its first token: they came for its neighbour."""
+        return self.choices[index - index % self._n].prompt_logprobs
+
+    def echo_text(self, index: int) -> str:
+        """What stands before the choice's text."""
+        return self.job.echoes[index // self._n].text if self.job.echoes else ""
+
+    def echo_tokens(self, index: int) -> list[ShownToken]:
+        return self.job.echoes[index // self._n].tokens(self.prompt_logprobs(index)) if self.job.echoes else []
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's usage object: each prompt once, and what its first sequence found in the cache; every choice's tokens."""
+        prompt = sum(len(request.prompt_token_ids) for request in self.job.requests)
+        completion = sum(choice.num_tokens for choice in self.choices)
+        cached = sum(choice.num_cached_tokens for choice in self.choices[:: self._n])
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        }
+
+    def _choice(self, place: int, request: AddRequest) -> Choice:
+        echoes = self.job.echoes
+        return Choice(
+            self.vocabulary,
+            request.sampling.stop,
+            request.sampling.logprobs is not None,
+            min_tokens=request.sampling.min_tokens,
+            offset=len(echoes[place].text) if echoes else 0,
+            # Evaluations read the prompt's tokens by their number from the list's end: it has one for every token of usage.
+            shows_stop=bool(echoes),
+        )
