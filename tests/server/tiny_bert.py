@@ -5,6 +5,7 @@ Used by the tests of embeddings; knows nothing of Pagemill's code.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,5 @@ def _write_tokenizer(folder: Path) -> None:
     tokenizer.enable_truncation(16)
     tokenizer.enable_padding(length=16)
     tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
