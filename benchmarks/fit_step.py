@@ -21,7 +21,6 @@ from benchmarks import machine, real_model, results, step_cost, step_shapes
 from benchmarks.step_cost import StepCost
 from benchmarks.step_shapes import Shape
 from pagemill.failures import PagemillError
-from pagemill_server.config import CacheConfig, SchedulerConfig
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.step_model import Coefficients, StepModel, StepShape
 
@@ -112,15 +111,14 @@ def main(argv: list[str] | None = None) -> int:
     here = machine.describe()
     print(here.line(), flush=True)
     try:
-        cache = CacheConfig(block_size=BLOCK, memory_bytes=args.kv_mib << 20)
-        model = real_model.load(args.model, cache, SchedulerConfig(), dtype=args.dtype)
+        model = real_model.load(args.model, kv_tokens=args.kv_tokens)
     except PagemillError as error:
         sys.stderr.write(f"benchmarks.fit_step: {error}\n")
         return 1
     limits = model.limits
     shapes = grid(limits.max_model_len, limits.num_blocks * BLOCK)
     measured = measure(model.runner, shapes, BLOCK, args.reps)
-    copy = copy_seconds(BLOCK * model.files.config.kv_bytes_per_token(4))
+    copy = copy_seconds(model.block_bytes)
     origin = f"{args.model}, {here.cpu}, {here.cores} cores, {here.date}"
     cost = StepCost(fit(measured), copy, origin=origin)
     print(report(measured, cost))
@@ -138,8 +136,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--model", default=real_model.DEMO_MODEL, help=f"on this machine (default: {real_model.DEMO_MODEL})"
     )
-    parser.add_argument("--dtype", default="auto", help="as `pagemill serve` has it")
-    parser.add_argument("--kv-mib", type=int, default=1200, help="KV cache, which bounds the grid (default: 1200)")
+    parser.add_argument("--kv-tokens", type=int, default=24576, help="KV cache, which bounds the grid (default: 24576)")
     parser.add_argument("--reps", type=int, default=3, help="repetitions, of which the median counts (default: 3)")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write coefficients and steps as JSON")
     return parser.parse_args(argv)

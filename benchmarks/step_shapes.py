@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.real_model import GREEDY
 from pagemill_server.engine.ports import ModelRunner
-from pagemill_server.engine.request import SamplingParams
 from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
-
-GREEDY = SamplingParams(temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
