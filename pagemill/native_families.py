@@ -47,7 +47,7 @@ def _qwen3(raw: Mapping[str, Any]) -> Fields:
 
 def _qwen3_moe(raw: Mapping[str, Any]) -> Fields:
     bias = bool(raw.get("attention_bias", False))
-    count, step = int(raw.get("num_experts") or raw["num_local_experts"]), int(raw["decoder_sparse_step"])
+    count, step = int(raw.get("num_local_experts") or raw["num_experts"]), int(raw["decoder_sparse_step"])
     dense = set(raw.get("mlp_only_layers") or ())
     sparse = [i for i in range(int(raw["num_hidden_layers"])) if i not in dense and (i + 1) % step == 0]
     experts = Experts(

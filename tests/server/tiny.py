@@ -63,7 +63,7 @@ def write_tiny_llama(folder: Path, *, seed: int = 0, shards: int = 1, **override
     config = tiny_config(**overrides)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     _write_weights(folder, _random_weights(config, seed), shards)
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
@@ -129,7 +129,7 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     vocab = {character: byte for byte, character in enumerate(byte_characters())}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
