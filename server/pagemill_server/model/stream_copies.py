@@ -70,7 +70,7 @@ class StreamCopier:
 
     def _timed_event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(self._stream)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
         return event
 
     def _oldest_is_done(self) -> bool:
