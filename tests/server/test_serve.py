@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -41,15 +41,23 @@ class Living:
         self.life = serve.Life(settings, files)
         self.error: Exception | None = None
         self._listener = serve._listen("127.0.0.1", 0)
+        self._management = serve._listen("127.0.0.1", 0) if settings.server.management_token else None
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.management_url = ""
+        if self._management is not None:
+            self.management_url = f"http://127.0.0.1:{self._management.getsockname()[1]}"
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self) -> None:
-        with self._listener, asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+        with (
+            self._listener,
+            self._management or nullcontext(),
+            asyncio.Runner(loop_factory=lambda: self.loop) as runner,
+        ):
             try:
-                runner.run(self.life.live(self._listener))
+                runner.run(self.life.live(self._listener, self._management))
             except PagemillError as error:
                 self.error = error
 
@@ -66,7 +74,7 @@ class Living:
 
 
 @contextmanager
-def living(files: ModelFiles, **server: float) -> Iterator[tuple[Living, httpx.Client]]:
+def living(files: ModelFiles, **server: Any) -> Iterator[tuple[Living, httpx.Client]]:
     settings = settings_for(files.path, memory_bytes=32 << 20)
     it = Living(replace(settings, server=ServerConfig(**server)), files)
     try:
