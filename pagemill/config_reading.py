@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,13 @@ def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], whe
     architecture = str(named[0] if isinstance(named, list) and named else raw.get("model_type", "unknown"))
     if architecture in encoder_config.ENCODER_ARCHITECTURES:
         return encoder_config.read(architecture, raw, where)
+    whole = f"{architecture.removesuffix('Model')}ForCausalLM"
+    if headless := architecture.endswith("Model") and whole in FAMILIES:
+        architecture, raw = whole, {**raw, "tie_word_embeddings": True}
     try:
         why = refusal(architecture, raw)
         if why is None:
-            config = _read(architecture, raw, generation)
+            config = replace(_read(architecture, raw, generation), headless=headless)
             check(config)
     except DAMAGE as error:
         raise PagemillError(

@@ -39,6 +39,9 @@ class EmbeddingConfig:
     prompt: str = ""  # put before every text
 
 
+LAST_TOKEN = EmbeddingConfig("lasttoken")  # a decoder's, unless its files say otherwise
+
+
 def read(folder: Path) -> EmbeddingConfig | None:
     """What the folder's files say; None where they don't make it an embedding model. Raises PagemillError."""
     if not (folder / MODULES).is_file():

@@ -70,6 +70,7 @@ class ModelConfig:
     norms_per_layer: int = 2
     experts: Experts | None = None
     native: bool = True  # False: computed by transformers' own code around our attention
+    headless: bool = False  # saved without its output head: it makes embeddings, and its text would make no sense
     stored_parameters: int | None = None  # counted in the checkpoint's headers, where no formula is known
 
     @property

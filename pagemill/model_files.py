@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pagemill import embedding_config, gguf_header, model_ref, safetensors_header
 from pagemill.config_reading import from_hugging_face
-from pagemill.embedding_config import EmbeddingConfig
+from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.encoder_config import EncoderConfig
 from pagemill.endpoints import MODELS_ENV
 from pagemill.failures import FailureReason, PagemillError
@@ -193,9 +193,11 @@ def _inspect_safetensors(folder: Path, names: list[str]) -> ModelFiles:
 
 
 def _embedding(folder: Path, config: ModelConfig) -> EmbeddingConfig | None:
-    """An encoder can do nothing else, whether its files say how or not."""
+    """What has no output head can do nothing else, whether its files say how or not."""
     named = embedding_config.read(folder)
-    return EmbeddingConfig("mean") if named is None and isinstance(config, EncoderConfig) else named
+    if named is None and isinstance(config, EncoderConfig):
+        return EmbeddingConfig("mean")
+    return LAST_TOKEN if named is None and config.headless else named
 
 
 def _shards(folder: Path, names: list[str]) -> list[str]:

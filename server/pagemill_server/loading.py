@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from pagemill import model_source
-from pagemill.embedding_config import EmbeddingConfig
+from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.encoder_config import EncoderConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import WARN_UTILIZATION, MemoryFit
@@ -87,6 +87,7 @@ def load(
             settings.scheduler,
             _progress(lifecycle, "loading weights"),
             partial(lifecycle.enter, Phase.WARMUP),
+            embedding or LAST_TOKEN,
         )
     lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
     engine = Engine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemill.embedding_config import EmbeddingConfig
+from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.encoder_config import EncoderConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
@@ -17,9 +17,11 @@ def embedding_config(files: ModelFiles, task: str) -> EmbeddingConfig | None:
         if task == "generate":
             raise _refuse(files, "it is an encoder, which makes embeddings and generates no text")
         return files.embedding
+    if task == "generate" and files.config.headless:
+        raise _refuse(files, "it was saved without its output head, and makes embeddings only")
     if task == "generate" or (task == "auto" and files.embedding is None):
         return None
-    config = files.embedding or EmbeddingConfig("lasttoken")
+    config = files.embedding or LAST_TOKEN
     if config.pooling != "lasttoken":
         raise _refuse(files, f"its files ask for {config.pooling} pooling, and a decoder's is the last token's state")
     return config

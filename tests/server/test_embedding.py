@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import LlamaModel
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill_server import LLM
 from pagemill_server.engine.errors import RequestRefused
+from tests.pagemill.sample_encoders import POOLING, TRANSFORMER, write_sentence_files
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_bert import MAX_LENGTH, make_encoder, write_tiny_encoder
 
@@ -142,3 +145,81 @@ def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def open_decoder(folder: Path, **more: Any) -> LLM:
     return LLM(str(folder), **({"task": "embed", "kv_cache_memory_bytes": "1MiB", "block_size": 8} | more))
+
+
+@torch.no_grad()
+def last_state(folder: Path, ids: tuple[int, ...]) -> torch.Tensor:
+    """transformers', after the last norm."""
+    model = LlamaModel.from_pretrained(folder, dtype=torch.float32).eval()
+    state: torch.Tensor = model(torch.tensor([ids])).last_hidden_state[0, -1]
+    return state
+
+
+def test_a_decoders_vector_is_its_last_tokens_state(decoder_folder: Path) -> None:
+    with open_decoder(decoder_folder) as llm:
+        assert llm.task == "embed"
+        for result in llm.embed(["one", "another text, longer than a block"]):
+            expected = torch.nn.functional.normalize(last_state(decoder_folder, result.prompt_token_ids), dim=0)
+            assert (torch.tensor(result.outputs.embedding) - expected).abs().max() < 1e-5
+
+
+def test_it_has_the_same_bits_in_chunks_in_company_and_from_the_prefix_cache(decoder_folder: Path) -> None:
+    texts = ["one", "a text that begins as another does", "a text that begins as another does, and goes on", "x" * 200]
+    with open_decoder(decoder_folder, enable_prefix_caching=False) as llm:
+        alone = [vectors(llm, text)[0] for text in texts]
+    with open_decoder(decoder_folder, max_num_batched_tokens=7) as llm:
+        assert vectors(llm, texts) == alone
+        assert vectors(llm, texts[::-1]) == alone[::-1]
+
+
+def test_a_decoders_longest_text_needs_no_room_for_an_answer(decoder_folder: Path) -> None:
+    with open_decoder(decoder_folder) as llm:
+        assert len(llm.embed("x" * 256)) == 1
+        with pytest.raises(RequestRefused, match=r"257 tokens.* 256"):
+            llm.embed("x" * 257)
+        assert vectors(llm, "x" * 300, truncate_prompt_tokens=-1) == vectors(llm, "x" * 256)
+        with pytest.raises(ValueError, match="prompt 0 has no tokens"):
+            llm.embed("")
+
+
+def test_one_that_generates_says_how_it_could_embed(decoder_folder: Path) -> None:
+    with LLM(str(decoder_folder), kv_cache_memory_bytes="1MiB") as llm:
+        assert llm.task == "generate"
+        with pytest.raises(ValueError, match='task="embed"'):
+            llm.embed("a")
+    with open_decoder(decoder_folder) as llm, pytest.raises(ValueError, match='task="generate"'):
+        llm.generate("a")
+
+
+def test_a_decoder_pools_as_its_files_say(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path)
+    write_sentence_files(
+        folder, pooling={"pooling_mode_lasttoken": True}, modules=[TRANSFORMER, POOLING], text={"max_seq_length": 20}
+    )
+    with LLM(str(folder), kv_cache_memory_bytes="1MiB") as llm:  # what it was made for
+        (result,) = llm.embed("not normalised")
+        expected = last_state(folder, result.prompt_token_ids)
+        assert (torch.tensor(result.outputs.embedding) - expected).abs().max() < 1e-4
+        with pytest.raises(RequestRefused, match=r"21 tokens.* 20"):
+            llm.embed("x" * 21)
+    with LLM(str(folder), task="generate", kv_cache_memory_bytes="1MiB") as llm:
+        assert llm.generate("a")
+    write_sentence_files(folder)
+    with pytest.raises(PagemillError, match="mean pooling, and a decoder's is the last token's"):
+        LLM(str(folder))
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_decoder_saved_without_its_head(tmp_path: Path, decoder_folder: Path, tied: bool) -> None:
+    """As sentence-transformers saves one: another class, and names without the outer module's."""
+    folder = write_tiny_llama(tmp_path, architectures=["LlamaModel"], tie_word_embeddings=tied)
+    bare = {
+        name.removeprefix("model."): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+        if name != "lm_head.weight"
+    }
+    save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
+    with LLM(str(folder), kv_cache_memory_bytes="1MiB") as llm, open_decoder(decoder_folder) as other:
+        assert vectors(llm, "one") == vectors(other, "one")
+    with pytest.raises(PagemillError, match="without its output head"):
+        LLM(str(folder), task="generate")

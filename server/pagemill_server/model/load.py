@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest, MemoryFit, fit
 from pagemill.model_config import ModelConfig
@@ -41,10 +42,12 @@ def load_runner(
     scheduler: SchedulerConfig,
     progress: Progress,
     warming: Callable[[], None] = lambda: None,
+    embedding: EmbeddingConfig = LAST_TOKEN,
 ) -> tuple[Runner, EngineLimits, StartMemory]:
     """Load the model; raises PagemillError with what to change when it can't be served here.
 
-    `warming` is told when the weights are in and the first step is about to run.
+    `warming` is told when the weights are in and the first step is about to run. `embedding` is how vectors are made where they
+    are asked for.
     """
     placement, config = place(options), files.config
     _check(options, cache)
@@ -86,7 +89,7 @@ def load_runner(
     copier = make_copier(pool, HostPool(pool, host)) if host else None
     limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
     return (
-        Runner(model, TorchAttention(pool, model.attention), cache.block_size, placement.device, copier),
+        Runner(model, TorchAttention(pool, model.attention), cache.block_size, placement.device, copier, embedding),
         limits,
         start,
     )

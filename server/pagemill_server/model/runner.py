@@ -10,12 +10,14 @@ from dataclasses import replace
 
 import torch
 
+from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.batch import InputBatch, make_batch
 from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.families import Model
 from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.logprobs import of_prompt
+from pagemill_server.model.pooling import embed
 from pagemill_server.model.sampler import sample
 
 FETCH_WAIT = (
@@ -33,9 +35,10 @@ class Runner:
         block_size: int,
         device: torch.device,
         copier: BlockCopier | None = None,
+        embedding: EmbeddingConfig = LAST_TOKEN,
     ) -> None:
         self._model, self._attention, self._block_size, self._device = model, attention, block_size, device
-        self._copier = copier
+        self._copier, self._embedding = copier, embedding
 
     def run(self, output: SchedulerOutput) -> RunnerOutput:
         """Compute the step's tokens, write their KV through the block tables, sample where asked; begin and report copies."""
@@ -58,7 +61,8 @@ class Runner:
         with torch.inference_mode():
             batch = make_batch(output, self._block_size, self._device)
             hidden = self._hidden(batch)
-            return self._with_prompts(self._sample(hidden, batch), hidden, batch)
+            result = self._with_prompts(self._sample(hidden, batch), hidden, batch)
+            return self._with_embeddings(result, hidden, batch)
 
     def _sample(self, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
         if not batch.sampled:
@@ -79,6 +83,20 @@ class Runner:
             sampled={seq_id: token for seq_id, token in result.sampled.items() if seq_id not in lost},
             failed=result.failed | lost,
             prompt_logprobs={seq_id: tokens for seq_id, tokens in scored.items() if tokens is not None},
+        )
+
+    def _with_embeddings(self, result: RunnerOutput, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
+        """The same with the vectors that are wanted."""
+        if not batch.pooled:
+            return result
+        rows = hidden.index_select(0, batch.pool_rows)
+        vectors = {
+            sequence.seq_id: embed(rows[[place]], self._embedding) for place, sequence in enumerate(batch.pooled)
+        }
+        return replace(
+            result,
+            failed=result.failed | {seq_id for seq_id, vector in vectors.items() if vector is None},
+            embeddings={seq_id: vector for seq_id, vector in vectors.items() if vector is not None},
         )
 
     def logits(self, output: SchedulerOutput) -> torch.Tensor:
