@@ -162,3 +162,11 @@ def test_a_decoder_that_only_transformers_knows_in_its_own_spelling(
         config.head_dim,
         config.max_position_embeddings,
     )
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_saved_without_its_head_counts_none(tied: bool) -> None:
+    bare = from_hugging_face(config_json(architectures=["LlamaModel"], tie_word_embeddings=tied), {}, WHERE)
+    whole = from_hugging_face(config_json(tie_word_embeddings=True), {}, WHERE)
+    assert (bare.headless, whole.headless) == (True, False)
+    assert (bare.architecture, bare.num_parameters()) == ("LlamaForCausalLM", whole.num_parameters())

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import INDEX, inspect, models_folder, resolve
+from tests.pagemill.sample_encoders import bert_json, write_sentence_files
 from tests.pagemill.sample_models import weights, write_folder, write_gguf
 
 STORED = sum(tensor.nbytes for tensor in weights().values())
@@ -220,3 +222,17 @@ def test_neither_torch_nor_numpy_is_needed() -> None:
     program = "import sys, pagemill.model_files, pagemill.memory_fit, pagemill.hub, pagemill.cli; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "gguf", "safetensors", "yaml"} & set(loaded)
+
+
+def test_what_a_model_was_made_for(tmp_path: Path) -> None:
+    """Without sentence-transformers' files the class tells, with them they do."""
+    assert inspect(write_folder(tmp_path / "decoder")).task == "generate"
+    bare = inspect(write_folder(tmp_path / "bare", architectures=["LlamaModel"]))
+    assert (bare.task, bare.embedding) == ("embed", LAST_TOKEN)
+    folder = write_folder(tmp_path / "encoder")
+    (folder / "config.json").write_text(json.dumps(bert_json()))
+    assert inspect(folder).embedding == EmbeddingConfig("mean")
+    write_sentence_files(folder, pooling={"pooling_mode": "cls"}, text={"max_seq_length": 9})
+    assert inspect(folder).embedding == EmbeddingConfig("cls", max_length=9)
+    decoder = write_sentence_files(tmp_path / "decoder", pooling={"pooling_mode": "lasttoken"})
+    assert inspect(decoder).task == "embed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import signal
@@ -15,6 +16,7 @@ import httpx
 import pytest
 
 from pagemill.failures import FailureReason, parse_termination
+from tests.pagemill.sample_encoders import bert_json
 from tests.server.api.running import until
 from tests.server.tiny import write_tiny_llama
 
@@ -60,6 +62,13 @@ def foreign(folder: Path) -> Path:
     return write_tiny_llama(folder, architectures=["MambaForCausalLM"], model_type="mamba")
 
 
+def encoder(folder: Path) -> Path:
+    """It can be used, but not over HTTP."""
+    write_tiny_llama(folder)
+    (folder / "config.json").write_text(json.dumps(bert_json()))
+    return folder
+
+
 def without_tokenizer(folder: Path) -> Path:
     (write_tiny_llama(folder) / "tokenizer.json").unlink()
     return folder
@@ -73,6 +82,7 @@ def without_tokenizer(folder: Path) -> Path:
         (truncated_gguf, FailureReason.MODEL_TRUNCATED),
         (pickled, FailureReason.UNSAFE_MODEL_FORMAT),
         (foreign, FailureReason.UNSUPPORTED_ARCHITECTURE),
+        (encoder, FailureReason.UNSUPPORTED_ARCHITECTURE),
         (without_tokenizer, FailureReason.UNSUPPORTED_TOKENIZER),
     ],
 )

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pagemill.failures import PagemillError
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine import hot
-from pagemill_server.engine.engine import DIED, Engine
+from pagemill_server.engine.engine import DIED
 from pagemill_server.engine.errors import EngineDead
+from pagemill_server.engine.ports import StepEngine
 from pagemill_server.engine.queue_bounds import QueueBounds
 from pagemill_server.engine.request import (
     AbortRequest,
@@ -98,7 +99,7 @@ class EngineLoop:
     One event loop at a time: the one that `submit` is called on.
     """
 
-    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: StepEngine, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._clock = clock  # the engine's: its last_progress is compared with it
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
