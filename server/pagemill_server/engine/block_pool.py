@@ -158,9 +158,9 @@ class BlockPool:
             raise KVCacheCorrupted("a block is found by a name that isn't its own")
         if not self._cached.keys() <= set(named.values()) <= self._cached.keys() | held:
             raise KVCacheCorrupted("a cached block has no name, or one that is free or parked has")
-        self._check_order()
 
-    def _check_order(self) -> None:
+    def check_order(self) -> None:
+        """See `_cached`. Raises KVCacheCorrupted."""
         seen: set[bytes] = set()  # names of the blocks that go earlier
         for block in self._cached:
             parent = self._parents[block]

@@ -297,6 +297,7 @@ class CacheMachine(RuleBasedStateMachine):
     def the_books_add_up(self) -> None:
         if hasattr(self, "cache"):
             self.cache.check_integrity()
+            self.cache.check_order()
             assert self.cache.holders == {sequence.seq_id for sequence in self.running}
             assert not self.cache.num_parked or len(self.memory.begun + self.fetches) + len(self.reported) > len(
                 self.fetching
@@ -312,7 +313,7 @@ class CacheMachine(RuleBasedStateMachine):
         while self.memory.begun:
             self.a_copy_is_made(0)
         self.copies_are_reported(())
-        self.cache.check_integrity()
+        self.the_books_add_up()
         assert (self.cache.num_held, self.cache.num_parked) == (0, 0)
         assert self.cache.available == self.cache.num_blocks
         assert self.prefix_caching or self.cache.num_cached == 0

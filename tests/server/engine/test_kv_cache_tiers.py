@@ -153,6 +153,21 @@ def test_blocks_of_a_sequence_that_goes_while_they_are_fetched_come_back_when_th
     assert cache.available == 8
 
 
+def test_a_sequence_that_goes_while_it_is_fetched_leaves_the_cached_blocks_in_order() -> None:
+    """It had begun where another has gone on meanwhile: that one's blocks are used anew, each before the one it follows."""
+    cache = make_cache(12)
+    evicted(cache)
+    sequence, other = make_sequence(13), make_sequence(13)
+    ticket = fetch(admit(cache, sequence)).ticket
+    cache.admit(other, 14)
+    compute(cache, other)
+    cache.release(other)
+    cache.release(sequence)
+    cache.check_order()
+    cache.fetched([ticket])
+    cache.check_order()
+
+
 def test_tickets_that_nobody_knows_and_second_reports_are_ignored() -> None:
     cache = make_cache()
     evicted(cache)
