@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pagemill.failures import Failure, FailureReason
 from pagemill.model_config import ModelConfig
 from pagemill.sizes import format_size
+from pagemill.tensor_parallel import divided, indivisible
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
 _ROWS_OF_LOGITS = 2  # a sampled sequence's, and what sampling makes of it
@@ -44,6 +45,14 @@ class FitRequest:
     kv_cache_bytes: int | None = None  # given: taken as it is (the CPU way)
     measured_activation: int | None = None  # of the server's first step: goes before the estimate
     packs_weights: bool = False  # the CPU way: a tied output head is packed for its product, a copy beside the table
+    tensor_parallel_size: int = (
+        1  # processes that share each layer; all sizes above and what comes out are of one of them
+    )
+
+    @property
+    def part(self) -> ModelConfig:
+        """What one process computes."""
+        return divided(self.config, self.tensor_parallel_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,9 @@ def default_block_size(device: str) -> int:
 
 def fit(request: FitRequest) -> MemoryFit:
     """Divide the memory; never raises for a model that does not fit."""
-    config = request.config
+    if fault := indivisible(request.config, request.tensor_parallel_size):
+        return _indivisible(fault)
+    config = request.part
     per_token = config.kv_bytes_per_token(request.dtype_bytes)
     if not per_token:
         return _fit_without_cache(request)
@@ -119,16 +130,21 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     return MemoryFit(weights, activation, 0, 0, 0, 0, wanted, longest, failure)
 
 
+def _indivisible(fault: str) -> MemoryFit:
+    why = Failure(FailureReason.INVALID_CONFIGURATION, f"{fault}: set another tensor parallel size (gpu.count), or 1")
+    return MemoryFit(0, 0, 0, 0, 0, 0, 0, 0, why)
+
+
 def weights_bytes(request: FitRequest) -> int:
     """What the weights take in memory, in bytes."""
-    config = request.config
+    config = request.part
     copies = config.vocab_size * config.hidden_size if request.packs_weights and config.tie_word_embeddings else 0
     return (config.num_parameters() + copies) * request.dtype_bytes
 
 
 def activation_bytes(request: FitRequest) -> int:
     """The reserve beside weights and cache, in bytes: an upper estimate that the server's first step must stay below."""
-    config, size = request.config, max(2, request.dtype_bytes)
+    config, size = request.part, max(2, request.dtype_bytes)
     per_token = config.kv_bytes_per_token(request.dtype_bytes)
     nobodys = request.block_size * per_token  # the block that no sequence has
     if request.measured_activation is not None:
@@ -136,7 +152,8 @@ def activation_bytes(request: FitRequest) -> int:
     heads, kv_heads, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     # Everything that lives in a layer, as if nothing were freed before its end: allocators keep holes.
     attention = (6 * heads + 5 * kv_heads) * width
-    layer = request.max_num_batched_tokens * (4 * config.hidden_size + 3 * config.intermediate_size + attention)
+    inner = max(config.intermediate_size, config.experts.intermediate_size if config.experts is not None else 0)
+    layer = request.max_num_batched_tokens * (4 * config.hidden_size + 3 * inner + attention)
     longest, gathered = request.max_model_len or config.longest_sequence, 0
     if request.kv_cache_bytes is not None:
         longest = min(longest, request.kv_cache_bytes // per_token)

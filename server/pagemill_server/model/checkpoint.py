@@ -1,12 +1,13 @@
 """The weights of a checkpoint by their Hugging Face names, whatever file they lie in. Read one by one; never a pickle.
 
-A family takes what it needs by name and shape (`take`, `take_rows`); `finish` then refuses a checkpoint that holds weights nobody
-took, which would be a model computed wrongly. Headers were read by `pagemill.model_files`; here are the bytes.
+A family takes what it needs by name and shape (`take`, and of what is divided among processes its part); `finish` then refuses a
+checkpoint that holds weights nobody took, which would be a model computed wrongly. Headers were read by `pagemill.model_files`; here are the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,7 +18,9 @@ from gguf.quants import dequantize
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
 from pagemill.tensor_info import TensorInfo
+from pagemill.tensor_parallel import divided
 from pagemill_server.model import gguf_names
+from pagemill_server.model.parallel import ALONE, Parallel
 
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
 
@@ -30,9 +33,15 @@ class Checkpoint:
     """Reads from `files`, gives tensors of `dtype` on `device`."""
 
     def __init__(
-        self, files: ModelFiles, dtype: torch.dtype, device: torch.device, progress: Progress = lambda done, total: None
+        self,
+        files: ModelFiles,
+        dtype: torch.dtype,
+        device: torch.device,
+        progress: Progress = lambda done, total: None,
+        parallel: Parallel = ALONE,
     ) -> None:
         self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
+        self.parallel = parallel
         self._left = dict(files.tensors)
         self._done, self._total = 0, files.weights_bytes
         progress(0, self._total)
@@ -51,14 +60,41 @@ class Checkpoint:
             return None
         if info.shape != shape:
             raise self._invalid(f"tensor {info.name} has shape {list(info.shape)}, the config asks for {list(shape)}")
-        tensor = self._read(info)
-        if self._files.format == "gguf":
-            tensor = gguf_names.restore(name, tensor, self._files.config)
-        return tensor.to(self._device, self._dtype)
+        return self._made(name, self._read(info), 1)
 
     def take_rows(self, names: Sequence[str], sizes: Sequence[int], *rest: int) -> torch.Tensor:
-        """Several tensors [size, *rest] as one, row under row: one product instead of several."""
-        return torch.cat([self.take(name, size, *rest) for name, size in zip(names, sizes, strict=True)])
+        """This process's rows of several tensors as one [sum of sizes, *rest]: one product instead of several."""
+        return torch.cat([self._take_part(name, 0, (size, *rest)) for name, size in zip(names, sizes, strict=True)])
+
+    def take_columns(self, name: str, rows: int, columns: int) -> torch.Tensor:
+        """This process's columns of a tensor: [rows, columns]."""
+        return self._take_part(name, 1, (rows, columns))
+
+    def _take_part(self, name: str, axis: int, part: tuple[int, ...]) -> torch.Tensor:
+        """A part of the shape `part`: the rank's of as many as there are along `axis`. No more than that is kept or, of what is
+        stored row by row, read."""
+        rank, size = self.parallel.rank, self.parallel.size
+        whole = (*part[:axis], part[axis] * size, *part[axis + 1 :])
+        if size == 1:
+            return self.take(name, *whole)
+        info = self._left.pop(self._own_name(name), None)
+        if info is None:
+            raise self._invalid(f"tensor {self._own_name(name)} is missing")
+        if info.shape != whole:
+            raise self._invalid(f"tensor {info.name} has shape {list(info.shape)}, the config asks for {list(whole)}")
+        if axis == 0:
+            nbytes = info.nbytes // size
+            mine = replace(info, shape=part, offset=info.offset + rank * nbytes, nbytes=nbytes)
+            return self._made(name, self._read(mine), size)
+        columns = slice(rank * part[1], (rank + 1) * part[1])
+        if info.dtype in _FLOATS:
+            return self._made(name, self._read_columns(info, columns), size)
+        return self._made(name, self._read(info)[:, columns].contiguous(), size)  # blocks of numbers share a scale
+
+    def _made(self, name: str, tensor: torch.Tensor, processes: int) -> torch.Tensor:
+        if self._files.format == "gguf":
+            tensor = gguf_names.restore(name, tensor, divided(self._files.config, processes))
+        return tensor.to(self._device, self._dtype)
 
     def has(self, name: str) -> bool:
         """Whether a tensor of that Hugging Face name is there and was not taken."""
@@ -81,7 +117,10 @@ class Checkpoint:
         self._progress(self._total, self._total)
 
     def _own_name(self, name: str) -> str:
-        return gguf_names.translate(name) if self._files.format == "gguf" else name
+        if self._files.format == "gguf":
+            return gguf_names.translate(name)
+        bare = name.removeprefix("model.")  # of a model that was saved without its head
+        return bare if name not in self._files.tensors and bare in self._files.tensors else name
 
     def _read(self, info: TensorInfo) -> torch.Tensor:
         data = np.empty(info.nbytes, dtype=np.uint8)
@@ -103,6 +142,21 @@ class Checkpoint:
             return torch.from_numpy(dequantize(rows, GGMLQuantizationType[info.dtype])).view(info.shape)
         except (NotImplementedError, KeyError):
             raise self._invalid(f"tensor {info.name} is stored as {info.dtype}, which can't be read") from None
+
+    def _read_columns(self, info: TensorInfo, columns: slice) -> torch.Tensor:
+        """Of a tensor of plain numbers: the file's pages are read as they are copied from."""
+        rows, width = info.shape
+        element = info.nbytes // (rows * width)
+        try:
+            whole = np.memmap(info.file, np.uint8, "r", info.offset, (rows, width * element))
+        except ValueError:
+            raise PagemillError(
+                FailureReason.MODEL_TRUNCATED, f"{info.file} ends inside tensor {info.name}: fetch it again"
+            ) from None
+        data = whole[:, columns.start * element : columns.stop * element].copy()
+        self._done += info.nbytes // self.parallel.size
+        self._progress(self._done, self._total)
+        return torch.from_numpy(data).view(_FLOATS[info.dtype])
 
     def _invalid(self, why: str) -> PagemillError:
         return PagemillError(FailureReason.MODEL_INVALID, f"{self._files.path}: {why}")

@@ -19,9 +19,10 @@ class SparseMLP:
 
     def __init__(self, weights: LayerWeights, hidden: int, experts: Experts) -> None:
         self._chosen, self._normalised = experts.chosen, experts.normalised
-        self._router = weights.fan_out(("gate",), (experts.count,), hidden, bias=False)
+        self._router = weights.whole("gate", experts.count, hidden)
+        self._add_up = weights.add_up
         self._experts = [
-            GatedMLP(weights.part(f"experts.{index}"), hidden, experts.intermediate_size, False, swiglu)
+            GatedMLP(weights.part(f"experts.{index}"), hidden, experts.intermediate_size, False, swiglu, share=True)
             for index in range(experts.count)
         ]
 
@@ -31,7 +32,7 @@ class SparseMLP:
         for index in sorted(set(chosen.flatten().tolist())):
             rows, place = (chosen == index).nonzero(as_tuple=True)
             out.index_add_(0, rows, self._experts[index](x[rows]) * shares[rows, place, None])
-        return out
+        return self._add_up(out)
 
     def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, hidden_size] → each token's shares [T, chosen] and experts int64 [T, chosen]."""

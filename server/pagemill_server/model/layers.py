@@ -98,9 +98,13 @@ class Attention:
 class GatedMLP:
     """down(activation(gate(x)) * up(x))."""
 
-    def __init__(self, weights: LayerWeights, hidden: int, inner: int, bias: bool, activation: Activation) -> None:
+    def __init__(
+        self, weights: LayerWeights, hidden: int, inner: int, bias: bool, activation: Activation, *, share: bool = False
+    ) -> None:
+        """`share`: the result is this process's share of it, for the caller to add up."""
         self._gate_up = weights.fan_out(("gate_proj", "up_proj"), (inner, inner), hidden, bias)
-        self._down = weights.fan_in("down_proj", hidden, inner, bias)
+        fan_in = weights.share_in if share else weights.fan_in
+        self._down = fan_in("down_proj", hidden, inner, bias)
         self._activation = activation
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,12 +1,13 @@
 """A layer's weights by their names in it: the one place where a family's linear layers are made.
 
-Two kinds of linear, by how they would be divided: what fans out (queries, keys and values; gate and up) by its outputs, what fans
-in (the output and down projections) by its inputs. Called by the families' layers; knows no arithmetic.
+Two kinds of linear, by how they are divided among processes: what fans out (queries, keys and values; gate and up) by its outputs,
+what fans in (the output and down projections) by its inputs, and then each process has a share of the result. Sizes are those of
+this process's part. Called by the families' layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -29,13 +30,30 @@ class LayerWeights:
         return self._checkpoint.take(f"{self._name}.{name}.weight", size)
 
     def fan_out(self, names: Sequence[str], sizes: Sequence[int], in_size: int, bias: bool) -> Linear:
-        """Several projections [size, in_size] of one input as one product."""
+        """Several projections [size, in_size] of one input as one product; this process's outputs."""
         weight = self._checkpoint.take_rows(self._tensors(names, "weight"), sizes, in_size)
         return make_linear(weight, self._checkpoint.take_rows(self._tensors(names, "bias"), sizes) if bias else None)
 
+    def whole(self, name: str, out_size: int, in_size: int) -> Linear:
+        """A projection that each process has all of."""
+        return make_linear(self._checkpoint.take(f"{self._name}.{name}.weight", out_size, in_size))
+
     def fan_in(self, name: str, out_size: int, in_size: int, bias: bool) -> Linear:
-        """A projection [out_size, in_size] whose result is added to the stream."""
-        return self.fan_out((name,), (out_size,), in_size, bias)
+        """A projection [out_size, in_size] whose result is added to the stream: the processes' shares are added up."""
+        product = self.share_in(name, out_size, in_size, bias)
+        parallel = self._checkpoint.parallel
+        return product if parallel.size == 1 else lambda x: parallel.add_up(product(x))
+
+    def share_in(self, name: str, out_size: int, in_size: int, bias: bool) -> Linear:
+        """The same before its shares are added up: `add_up` is the caller's to call, for several at once."""
+        weight = self._checkpoint.take_columns(f"{self._name}.{name}.weight", out_size, in_size)
+        vector = self._checkpoint.take(f"{self._name}.{name}.bias", out_size) if bias else None
+        return make_linear(weight, vector if self._checkpoint.parallel.rank == 0 else None)  # it is added once
+
+    @property
+    def add_up(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        """All processes' shares of a result."""
+        return self._checkpoint.parallel.add_up
 
     def _tensors(self, names: Sequence[str], kind: str) -> list[str]:
         return [f"{self._name}.{name}.{kind}" for name in names]
