@@ -14,22 +14,32 @@ import torch
 
 from pagemill_server.engine.request import SamplingParams
 from tests.server.model.stepping import Stepper, load, step_of
+from tests.server.model.tiny_families import NATIVE, write_model
 from tests.server.tiny import write_tiny_llama
 
 LENGTHS = (5, 64, 1, 130, 331)  # around the spans of 64 and the tiles of 256 keys
 COUNTS = (1, 1, 1, 2, 3, 17, 50, 100)  # tokens that a sequence gets in a step
 # name: (threads, block size, config)
-CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
+LLAMAS: dict[str, tuple[int, int, dict[str, Any]]] = {
     "gqa": (1, 32, {}),
     "mha": (2, 1, {"num_key_value_heads": 4}),
     "mqa": (2, 16, {"num_key_value_heads": 1}),
     # An inner size of 1536 is where one row alone differs on AVX-512; 9/3 heads of 64 are SmolLM2's.
     "smollm2": (
         2,
-        128,
+        24,
         {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "intermediate_size": 1536},
     ),
-    "biases": (1, 256, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    "biases": (1, 512, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+}
+# name of `tiny_families.NATIVE`: (threads, block size)
+FAMILIES = {
+    "mistral with a window": (2, 7),
+    "qwen2 with windows": (1, 16),
+    "qwen3 with windows and biases": (2, 32),
+    "qwen3 moe": (2, 16),
+    "qwen3 moe, some layers dense": (1, 24),
+    "gemma3": (2, 32),
 }
 
 
@@ -50,10 +60,15 @@ class Case:
             self.stepper.release(index)
 
 
-@pytest.fixture(params=CASES, scope="module")
+@pytest.fixture(params=[*LLAMAS, *FAMILIES], scope="module")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
-    threads, block_size, shape = CASES[request.param]
-    folder = write_tiny_llama(tmp_path_factory.mktemp("tiny"), max_position_embeddings=512, **shape)
+    folder, name = tmp_path_factory.mktemp("tiny"), request.param
+    if name in LLAMAS:
+        threads, block_size, shape = LLAMAS[name]
+        write_tiny_llama(folder, max_position_embeddings=512, **shape)
+    else:
+        threads, block_size = FAMILIES[name]
+        write_model(folder, *NATIVE[name])
     before = torch.get_num_threads()
     _, stepper = load(folder, block_size=block_size)
     torch.set_num_threads(threads)
