@@ -139,6 +139,13 @@ def test_logprobs_of_the_prompt(llm: LLM) -> None:
         assert of_prompt[token].logprob == pytest.approx(listed[token].logprob, abs=1e-5)
 
 
+def test_a_prompt_can_be_scored_without_an_answer(llm: LLM) -> None:
+    (result,) = llm.generate("one", SamplingParams(max_tokens=0, prompt_logprobs=0))
+    assert (result.outputs[0].token_ids, result.outputs[0].finish_reason) == ((), "length")
+    assert result.prompt_logprobs is not None
+    assert len(result.prompt_logprobs) == 3
+
+
 def test_a_prefix_that_was_computed_before_is_counted(folder: Path) -> None:
     prompt = "a prompt that is longer than one block"
     with LLM(str(folder), kv_cache_memory_bytes="1MiB", block_size=8) as llm:

@@ -47,9 +47,10 @@ class _Answer:
 
     def __init__(self, request: AddRequest, vocabulary: TokenBytes) -> None:
         self.finish_reason: FinishReason | None = None
-        self._wants_logprobs = request.sampling.logprobs is not None
+        sampling = request.sampling
+        self._wants_logprobs = sampling.logprobs is not None
         self._vocabulary = vocabulary
-        self._choice = Choice(vocabulary, request.sampling.stop, logprobs=False)
+        self._choice = Choice(vocabulary, sampling.stop, logprobs=False, min_tokens=sampling.min_tokens)
         self._text: list[str] = []
         self._tokens: list[SampledToken] = []
 
