@@ -210,12 +210,14 @@ class Engine:
 
     def _load(self) -> Load:
         running = self._roster.running.values()
+        outputs = [len(sequence.token_ids) - sequence.num_prompt_tokens for sequence in running]
         return Load(
             num_waiting=self._roster.num_waiting,
             waiting_tokens=self._roster.waiting.num_tokens,
             num_running=len(running),
             running_tokens=sum([sequence.num_computed_tokens for sequence in running]),
-            running_output=sum([len(sequence.token_ids) - sequence.num_prompt_tokens for sequence in running]),
+            running_output=sum(outputs),
+            furthest_output=max(outputs, default=0),
             max_num_seqs=self.config.max_num_seqs,
             max_num_batched_tokens=self.config.max_num_batched_tokens,
             free_tokens=self.kv_cache.available * self.kv_cache.block_size,

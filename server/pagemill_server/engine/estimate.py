@@ -36,6 +36,7 @@ class Load:
     num_running: int  # sequences
     running_tokens: int  # whose KV they hold
     running_output: int  # tokens that they have got so far
+    furthest_output: int  # tokens that the one of them with the most has got so far
     max_num_seqs: int
     max_num_batched_tokens: int
     free_tokens: int  # that the free and the cached blocks have room for
@@ -85,7 +86,9 @@ class Estimator:
         room = min(load.max_num_seqs - load.num_running, int(load.free_tokens / max(1.0, mean_tokens)))
         must_end = max(0, load.num_waiting + 1 - max(0, room))
         typical = max(self._typical_output, load.running_output / load.num_running)
-        return must_end * typical / load.num_running
+        # They end one after another all the time; but those that began together run on together.
+        first_end = typical - load.furthest_output if must_end else 0.0
+        return max(first_end, must_end * typical / load.num_running)
 
 
 def retry_after(queue_seconds: float) -> int:

@@ -10,10 +10,11 @@ import pytest
 from pagemill_server.engine.estimate import FIRST_GUESS, Estimator, Load, retry_after
 from pagemill_server.engine.sequence import Sequence
 from pagemill_server.engine.step_model import Coefficients, StepModel
+from tests.server.engine.policies.driving import Driven
 from tests.server.engine.scripted import make_request
 
 PLAIN = StepModel(Coefficients(base=0.1, per_token=0.01, per_sequence=0.0, per_context_token=0.0))
-NOTHING = Load(0, 0, 0, 0, 0, max_num_seqs=4, max_num_batched_tokens=100, free_tokens=10_000)
+NOTHING = Load(0, 0, 0, 0, 0, 0, max_num_seqs=4, max_num_batched_tokens=100, free_tokens=10_000)
 
 
 def sequence_of(prompt: int, max_tokens: int) -> Sequence:
@@ -63,8 +64,8 @@ def test_prompts_that_wait_are_computed_first() -> None:
 @pytest.mark.parametrize(
     "full",
     [
-        replace(NOTHING, num_running=4, running_tokens=400),
-        replace(NOTHING, num_running=4, running_tokens=400, max_num_seqs=100, free_tokens=0),
+        replace(NOTHING, num_running=4, running_tokens=400, furthest_output=60),
+        replace(NOTHING, num_running=4, running_tokens=400, furthest_output=60, max_num_seqs=100, free_tokens=0),
     ],
 )
 def test_without_a_place_or_blocks_somebody_must_end(full: Load) -> None:
@@ -76,8 +77,13 @@ def test_without_a_place_or_blocks_somebody_must_end(full: Load) -> None:
 
 
 def test_answers_that_got_long_are_known_to_be_long() -> None:
-    full = replace(NOTHING, num_running=4, running_tokens=4000, running_output=4 * 500)
+    full = replace(NOTHING, num_running=4, running_tokens=4000, running_output=4 * 500, furthest_output=600)
     assert Estimator(PLAIN, 4).queue_seconds(full) == pytest.approx(500 / 4 * 0.14)
+
+
+def test_those_that_began_together_end_together() -> None:
+    full = replace(NOTHING, num_running=4, running_tokens=400, furthest_output=4)
+    assert Estimator(PLAIN, 4).queue_seconds(full) == pytest.approx((FIRST_GUESS - 4) * 0.14)
 
 
 @pytest.mark.parametrize(
@@ -86,3 +92,22 @@ def test_answers_that_got_long_are_known_to_be_long() -> None:
 )
 def test_retry_after_is_bounded(seconds: float, said: int) -> None:
     assert retry_after(seconds) == said
+
+
+@pytest.mark.parametrize(("waiting", "answer"), [(0, 20), (4, 20), (12, 20), (12, 80), (40, 10)])
+@pytest.mark.parametrize("scarce", ["places", "blocks"])
+def test_the_wait_of_a_newcomer_is_near_the_estimate(waiting: int, answer: int, scarce: str) -> None:
+    """On the real engine, whose steps take a second each, after it has seen some answers of that length."""
+    room = {"max_num_seqs": 4} if scarce == "places" else {"max_num_seqs": 64, "num_blocks": 4 * (8 + answer) // 4}
+    driven = Driven(**({"num_blocks": 1024} | room))
+    for number in range(60):
+        driven.add(f"before{number}", prompt=8, max_tokens=answer)
+    driven.run(until=lambda: len(driven.ended) == 40)
+    driven.engine.abort_all()
+    for number in range(4 + waiting):
+        driven.add(f"ahead{number}", prompt=8, max_tokens=answer)
+        driven.run(until=lambda: True) if number % 3 else driven.step()
+    estimate, began = driven.engine.stats().queue_seconds, driven.now
+    driven.add("newcomer", prompt=8, max_tokens=answer)
+    driven.run(until=lambda: "newcomer" in driven.first_token)
+    assert 0.4 < estimate / (driven.first_token["newcomer"] - began) < 2.5
