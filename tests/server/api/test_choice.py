@@ -80,6 +80,42 @@ def test_several_tokens_in_one_output(vocabulary: TokenBytes) -> None:
     assert choice.feed(RequestOutput("r", tokens, FinishReason.LENGTH)) == Piece("a", (), FinishReason.STOP)
 
 
+def test_no_stop_string_that_the_first_tokens_complete_ends_it(vocabulary: TokenBytes) -> None:
+    choice = Choice(vocabulary, ("ab",), logprobs=True, min_tokens=4)
+    text, tokens = joined(feed(choice, list(b"abababab")))
+    assert (text, len(tokens), choice.num_tokens) == ("abab", 4, 6)
+
+
+def test_a_stop_string_across_the_minimum_ends_it(vocabulary: TokenBytes) -> None:
+    text, _ = joined(feed(Choice(vocabulary, ("abc",), logprobs=False, min_tokens=2), list(b"xabcd")))
+    assert text == "x"
+
+
+def test_where_text_stands_before_it_offsets_go_on(vocabulary: TokenBytes) -> None:
+    pieces = feed(Choice(vocabulary, ("c",), logprobs=True, offset=5), list(b"abcd"))
+    text, tokens = joined(pieces)
+    assert (text, [token.offset for token in tokens]) == ("ab", [5, 6])
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_the_stop_token_among_the_tokens(vocabulary: TokenBytes, shown: bool) -> None:
+    choice = Choice(vocabulary, (), logprobs=True, shows_stop=shown)
+    text, tokens = joined(feed(choice, [0x61, IM_END], FinishReason.STOP))
+    assert text == "a"
+    assert [(token.sampled.token_id, token.offset) for token in tokens] == [(0x61, 0), (IM_END, 1)][: 1 + shown]
+
+
+def test_a_prompts_log_probabilities_are_gathered(vocabulary: TokenBytes) -> None:
+    choice = Choice(vocabulary, (), logprobs=False)
+    first = RequestOutput("r", prompt_logprobs=(SampledToken(1, -1.0), SampledToken(2, -2.0)))
+    assert choice.feed(first) == Piece("")
+    choice.feed(RequestOutput("r", (SampledToken(0x61),), prompt_logprobs=(SampledToken(3, -3.0),)))
+    assert [token.token_id for token in choice.prompt_logprobs] == [1, 2, 3]
+    assert not choice.over
+    choice.feed(RequestOutput("r", (SampledToken(0x61),), FinishReason.LENGTH))
+    assert choice.over
+
+
 IDS = st.lists(st.integers(0, 258), min_size=1)
 
 

@@ -66,3 +66,24 @@ def test_no_more_is_held_than_could_begin_a_stop(stops: list[str], text: str) ->
     if not search.matched:
         held = text[len(shown) :]
         assert not held or any(stop.startswith(held) for stop in stops)
+
+
+def test_one_that_completes_unarmed_is_text() -> None:
+    stops = StopStrings(["ab", "b"])
+    shown = stops.push("xa", armed=False) + stops.push("b", armed=False)
+    assert not stops.matched
+    assert shown + stops.push("cb") == "xabc"
+    assert stops.matched
+
+
+def test_one_that_begins_unarmed_and_completes_armed_ends_it() -> None:
+    stops = StopStrings(["abc", "b"])
+    assert stops.push("xab", armed=False) == "x"  # "b" has passed; "ab" may become "abc"
+    assert stops.push("c") == ""
+    assert stops.matched
+
+
+def test_one_that_passed_unarmed_is_not_found_later() -> None:
+    stops = StopStrings(["abc", "b"])
+    assert stops.push("ab", armed=False) + stops.push("d") + stops.flush() == "abd"
+    assert not stops.matched

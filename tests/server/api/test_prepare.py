@@ -1,0 +1,163 @@
+"""From a body to the engine's messages: what the scheduler is told of a request, and how its sampling is filled in."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from pagemill_server.api.auth import CLIENT
+from pagemill_server.api.chat import ChatCompletions
+from pagemill_server.api.completions import Completions
+from pagemill_server.api.inference import _client
+from pagemill_server.api.prepare import Job, Origin
+from pagemill_server.engine.request import AddRequest, SamplingParams
+from pagemill_server.errors import BadRequest
+from tests.server.api.running import Running
+from tests.server.tiny import IM_END
+
+ORIGIN = Origin(arrival=100.0, client="")
+
+
+def job_of(server: Running, body: dict[str, Any], origin: Origin = ORIGIN) -> Job:
+    loaded = server.service.loaded
+    assert loaded is not None
+    endpoint = (ChatCompletions if "messages" in body else Completions)(server.service)
+    return endpoint.prepare(loaded, body, origin)
+
+
+def request_of(server: Running, body: dict[str, Any], origin: Origin = ORIGIN) -> AddRequest:
+    (request,) = job_of(server, {"prompt": "abc"} | body, origin).requests
+    return request
+
+
+def test_an_ordinary_request_is_the_defaults(server: Running) -> None:
+    request = request_of(server, {})
+    assert request == AddRequest(
+        request.request_id, tuple(b"abc"), SamplingParams(max_tokens=16, stop_token_ids=(IM_END,)), arrival=100.0
+    )
+
+
+def test_every_field_arrives(server: Running) -> None:
+    body = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.1,
+        "frequency_penalty": 1,
+        "presence_penalty": -1,
+        "repetition_penalty": 1.5,
+        "logit_bias": {"7": 2, "3": -4.5},
+        "seed": -9,
+        "n": 3,
+        "max_tokens": 20,
+        "min_tokens": 4,
+        "stop": "end",
+        "stop_token_ids": [9, IM_END],
+        "logprobs": 2,
+        "prompt_logprobs": 5,
+    }
+    assert request_of(server, body).sampling == SamplingParams(
+        temperature=0.5,
+        top_p=0.9,
+        top_k=0,
+        min_p=0.1,
+        frequency_penalty=1.0,
+        presence_penalty=-1.0,
+        repetition_penalty=1.5,
+        logit_bias=((3, -4.5), (7, 2.0)),
+        seed=-9,
+        n=3,
+        max_tokens=20,
+        min_tokens=4,
+        stop=("end",),
+        stop_token_ids=(9, IM_END),
+        logprobs=2,
+        prompt_logprobs=5,
+    )
+
+
+def test_null_is_the_default(server: Running) -> None:
+    fields = ("temperature", "n", "logit_bias", "min_tokens", "stop_token_ids", "prompt_logprobs", "repetition_penalty")
+    assert request_of(server, dict.fromkeys(fields)).sampling == request_of(server, {}).sampling
+
+
+def test_what_ignores_eos_ends_by_the_clients_ids_alone(server: Running) -> None:
+    assert request_of(server, {"ignore_eos": True, "stop_token_ids": [5]}).sampling.stop_token_ids == (5,)
+
+
+def test_a_chat_answer_may_fill_the_context(server: Running) -> None:
+    (request,) = job_of(server, {"messages": [{"role": "user", "content": "a"}]}).requests
+    assert request.sampling.max_tokens == 4096 - len(request.prompt_token_ids)
+
+
+def test_echo_asks_for_the_prompts_log_probabilities(server: Running) -> None:
+    assert request_of(server, {"echo": True}).sampling.prompt_logprobs is None
+    assert request_of(server, {"echo": True, "logprobs": 3}).sampling.prompt_logprobs == 3
+    assert request_of(server, {"echo": True, "logprobs": 1, "prompt_logprobs": 4}).sampling.prompt_logprobs == 4
+    assert request_of(server, {"logprobs": 3}).sampling.prompt_logprobs is None
+
+
+def test_what_the_scheduler_is_told(server: Running) -> None:
+    request = request_of(server, {"priority": -2, "deadline_ms": 250, "cache_salt": "pepper", "user": "me"})
+    assert (request.priority, request.deadline, request.cache_salt) == (-2, 100.25, "pepper")
+
+
+def test_several_prompts_are_told_apart(server: Running) -> None:
+    requests = job_of(server, {"prompt": ["a", "b"], "n": 2}).requests
+    assert [request.sampling.n for request in requests] == [2, 2]
+    assert len({request.request_id for request in requests}) == 2
+
+
+@pytest.mark.parametrize(
+    ("origin", "user", "client"),
+    [
+        ("", None, ""),
+        ("", "me", "me"),
+        ("key1", None, "key1"),
+        ("key1", "", "key1"),
+        ("key1", "me", "key1/me"),
+        ("", "u" * 64, "u" * 64),
+        ("key2", "u" * 65, "key2/" + hashlib.sha256(b"u" * 65).hexdigest()),
+    ],
+)
+def test_a_user_is_below_the_client_that_names_it(server: Running, origin: str, user: str | None, client: str) -> None:
+    assert request_of(server, {"user": user}, Origin(0.0, origin)).client == client
+
+
+@pytest.mark.parametrize(
+    ("scope", "client"),
+    [
+        ({"headers": []}, ""),
+        ({"headers": [(b"x-client-id", b" team-a ")]}, "team-a"),
+        ({"headers": [(b"x-client-id", b"x" * 1000)]}, "x" * 64),
+        ({"headers": [(b"x-client-id", b"team-a")], CLIENT: "key1"}, "key1"),
+    ],
+)
+def test_the_key_says_who_asks_before_a_header_does(scope: dict[str, Any], client: str) -> None:
+    assert _client(scope) == client
+
+
+@pytest.mark.parametrize(
+    ("body", "numbers"),
+    [({"min_tokens": 20}, ("20", "16")), ({"min_tokens": 5000, "max_tokens": 4000}, ("5000", "4000"))],
+)
+def test_a_minimum_beyond_what_may_come_names_both(server: Running, body: dict[str, Any], numbers: Any) -> None:
+    with pytest.raises(BadRequest) as error:
+        request_of(server, body)
+    assert error.value.param == "min_tokens"
+    assert all(number in error.value.message for number in numbers)
+
+
+def test_a_chat_field_is_named_as_it_was_spelled(server: Running) -> None:
+    hi = {"messages": [{"role": "user", "content": "a"}]}
+    for body, param in (
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"max_completion_tokens": 2**31}, "max_completion_tokens"),
+    ):
+        with pytest.raises(BadRequest) as error:
+            job_of(server, hi | body)
+        assert error.value.param == param
+        assert error.value.message.startswith(f"{param} ")
