@@ -20,9 +20,8 @@ from pagemill_server.model.logprobs import of_prompt
 from pagemill_server.model.pooling import embed
 from pagemill_server.model.sampler import sample
 
-FETCH_WAIT = (
-    0.05  # seconds that a step without sequences waits for a fetch, before the engine looks at its messages again
-)
+# Seconds that a step without sequences waits for a fetch, before the engine looks at its messages again.
+FETCH_WAIT = 0.05
 
 
 class Runner:
