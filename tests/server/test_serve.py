@@ -96,6 +96,12 @@ def test_it_becomes_ready_and_stops(files: ModelFiles) -> None:
         assert it.error is None
 
 
+def test_the_stall_timeout_is_the_settings(files: ModelFiles) -> None:
+    with living(files, stall_timeout=7.0) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        assert it.life.service.stall_timeout == 7.0
+
+
 def test_a_running_stream_finishes_while_it_drains(files: ModelFiles) -> None:
     with living(files, lame_duck_seconds=0.5, shutdown_timeout=60) as (it, client):
         until(lambda: client.get("/ready").status_code == 200)
