@@ -38,6 +38,7 @@ class EncoderEngine:
         self.dead: str | None = None
         self._runner, self._clock = runner, clock
         self._texts: dict[str, Sequence] = {}  # not finished, by request_id, in the order of their coming
+        self._in_step: list[Sequence] = []  # of the step that is being made, in its order
         self._num_added = 0
         self._consecutive_failures = 0
         self._prompt_tokens = 0
@@ -100,7 +101,8 @@ class EncoderEngine:
 
     def schedule(self) -> SchedulerOutput:
         """The texts of the next step, in the policy's order; at least one where any waits."""
-        now, chosen, tokens = self._clock(), list[Sequence](), 0
+        now, tokens = self._clock(), 0
+        chosen = self._in_step = []
         while (head := self._waiting.head()) is not None and len(chosen) < self.config.max_num_seqs:
             if chosen and tokens + head.num_tokens > self.config.max_num_batched_tokens:
                 break
@@ -128,8 +130,7 @@ class EncoderEngine:
         if isinstance(result, Exception) and self._consecutive_failures >= FAILURES_TO_DEATH:
             steps, words = self._consecutive_failures, f"{type(result).__name__}: {result}"
             return self.fail(f"{steps} steps in a row failed, the last with {words}")
-        by_id = {text.seq_id: text for text in self._texts.values()}
-        outputs = [self._outcome(by_id[entry.seq_id], result) for entry in plan.sequences]
+        outputs = [self._outcome(text, result) for text in self._in_step]
         self._settle(0 if isinstance(result, Exception) else plan.num_tokens)
         return outputs
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pagemill.failures import PagemillError
 from pagemill_server.config import EngineLimits, SchedulerConfig
@@ -175,3 +178,44 @@ async def test_it_lives_in_the_loop_as_the_other_engine_does(engine: EncoderEngi
             loop.submit(request("b", 21))
     finally:
         await loop.stop()
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 20)),
+        st.tuples(st.just("abort"), st.integers(0, 30)),
+        st.sampled_from([("step", 0), ("fail", 0), ("nan", 0)]),
+        st.tuples(st.just("policy"), st.sampled_from(["fcfs", "priority", "fair", "deadline"])),
+    ),
+    max_size=60,
+)
+
+
+@given(ACTIONS)
+def test_each_text_is_answered_once_whatever_happens(actions: list[tuple[str, Any]]) -> None:
+    runner = SumRunner()
+    engine = EncoderEngine(runner, LIMITS, CONFIG, clock=lambda: 0.0)
+    added: dict[str, AddRequest] = {}
+    outputs: list[RequestOutput] = []
+    for action, value in actions:
+        if action == "add":
+            made = request(f"r{len(added)}", value, client=f"c{value % 3}", priority=value % 4)
+            added[made.request_id] = made
+            engine.add(made)
+        elif action == "abort":
+            outputs += engine.abort(f"r{value}")
+        elif action == "policy":
+            engine.configure(replace(CONFIG, policy=value))
+        elif engine.has_work:
+            runner.raise_next = [RuntimeError("one bad step")] if action == "fail" else []
+            runner.not_finite = {len(added) - 1} if action == "nan" else set()
+            outputs += engine.step()
+            runner.raise_next = []
+        if engine.dead is not None:  # two bad steps in a row
+            break
+    outputs += [] if engine.dead else run(engine)
+    assert sorted(output.request_id for output in outputs) == sorted(added)
+    assert not engine.has_work
+    for output in outputs:
+        expected = vector(added[output.request_id].prompt_token_ids) if output.finish_reason == "stop" else None
+        assert output.embedding == expected
