@@ -52,7 +52,7 @@ class Admissions:
 
     def _start_one(self, draft: Draft, now: float) -> bool:
         head = self._roster.waiting.head()
-        if head is None:
+        if head is None or head.seq_id in draft.withdrawn:
             return False
         displaced = self._missing_places() > 0
         if displaced and not self._displace_for(head, draft):
@@ -72,6 +72,7 @@ class Admissions:
             head.blocked_since = now
         if now - head.blocked_since >= self.config.bypass_seconds:
             return False
+        draft.give_out_rest()
         behind = self._roster.waiting.first(1 + BYPASS_WINDOW)[1:]
         return any(self._try(sequence, draft, now) is Verdict.STARTED for sequence in behind)
 

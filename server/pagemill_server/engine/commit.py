@@ -30,6 +30,7 @@ class Committer:
 
     def take(self, plan: SchedulerOutput, result: RunnerOutput) -> list[RequestOutput]:
         """A step succeeded."""
+        self._kv_cache.confirm_offloads()
         self._roster.fetched(result.fetched)
         running = self._roster.running
         outputs = []

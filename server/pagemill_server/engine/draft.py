@@ -22,6 +22,7 @@ class Draft:
         self.left = budget
         self.tokens: dict[int, int] = {}  # to compute, by seq_id, in the order of the step
         self.fetches: list[Fetch] = []  # that begin with the step
+        self.withdrawn: set[int] = set()  # seq_ids
         self._catching_up: list[Sequence] = []  # who has more than one token to compute, in the order of getting them
         self._promised: set[int] = set()  # seq_ids whose tokens others count on: they are not taken back
 
@@ -39,12 +40,14 @@ class Draft:
         assert self.left > 0, sequence.seq_id
         self.tokens[sequence.seq_id] = 0
         self._give(sequence)
+        self.give_out_rest()
         if _missing(sequence) > 1:
             self._catching_up.append(sequence)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """It is preempted before it has run."""
+        """It is preempted before it has run, and is not for this step any more."""
         self.left += self.tokens.pop(sequence.seq_id)
+        self.withdrawn.add(sequence.seq_id)
         self._catching_up = [other for other in self._catching_up if other is not sequence]
 
     def make_room(self, newcomer: Sequence, turn: Turn) -> None:

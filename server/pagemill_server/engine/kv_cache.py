@@ -242,6 +242,10 @@ class KVCache:
         """
         return self._transfers.take_offloads()
 
+    def confirm_offloads(self) -> None:
+        """The step that carried them has succeeded: they can be fetched from now on. Else the next `take_offloads` says so."""
+        self._transfers.confirm_offloads()
+
     def undo_offloads(self, copies: Iterable[BlockCopy]) -> None:
         """The step that carried them failed: what the host blocks hold now is nothing that may be read."""
         self._transfers.undo_offloads(copies)

@@ -35,10 +35,15 @@ class Transfers:
 
     def take_offloads(self) -> tuple[BlockCopy, ...]:
         """Those of the step that is planned now; those of the step before have arrived."""
-        self.host.arrived(copy.target for copy in self._offloading)
-        self.num_offloaded += len(self._offloading)
+        self.confirm_offloads()
         self._offloading, self._to_offload = tuple(self._to_offload), []
         return self._offloading
+
+    def confirm_offloads(self) -> None:
+        """The step that carried them has succeeded."""
+        self.host.arrived(copy.target for copy in self._offloading)
+        self.num_offloaded += len(self._offloading)
+        self._offloading = ()
 
     def undo_offloads(self, copies: Iterable[BlockCopy]) -> None:
         """The step that carried them failed."""

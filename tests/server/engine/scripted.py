@@ -58,7 +58,8 @@ class SlotRunner:
         self.not_finite: set[int] = set()  # seq_ids whose next logits are NaN
         self.before: Callable[[], None] = lambda: None
         self.arriving: dict[int, Arriving] = {}  # by ticket
-        self.fetch_steps: Callable[[], int] = lambda: 1  # how many steps a fetch takes; 0: it ends with the step that began it
+        # How many steps a fetch takes; 0: it ends with the step that began it.
+        self.fetch_steps: Callable[[], int] = lambda: 1
         self.tenants: Mapping[int, object] = {}  # of sequences, by seq_id: none may read what another's computed
         self._written_by: list[object] = [None] * limits.num_blocks  # tenants
         self._host_written_by: list[object] = [None] * limits.num_host_blocks

@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
 from pagemill.failures import PagemillError
 from pagemill_server.config import EngineLimits, SchedulerConfig
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.errors import EngineDead, RequestTooLarge, UnknownTokenId
-from pagemill_server.engine.request import FinishReason
+from pagemill_server.engine.request import FinishReason, RequestOutput
+from pagemill_server.engine.step_model import StepShape
+from tests.server.engine import hostile
 from tests.server.engine.scripted import VOCAB, SlotRunner, answer, make_engine, make_request, run_to_end, token_ids
 
 
@@ -289,3 +293,92 @@ def test_a_preempted_prompt_is_counted_once() -> None:
     stats = engine.stats()
     assert stats.num_preemptions > 0
     assert (stats.prompt_tokens, stats.generation_tokens) == (12, 20)
+
+
+def test_every_step_teaches_the_step_model() -> None:
+    now = 0.0
+
+    def clock() -> float:
+        return now
+
+    def work() -> None:
+        nonlocal now
+        now += 0.25
+
+    engine, runner = make_engine(clock=clock)
+    runner.before = work
+    engine.add(make_request(3, max_tokens=30))
+    for _ in range(20):
+        engine.step()
+    assert engine.step_model.num_observed == 20
+    assert engine.step_model.seconds(StepShape(1, 1, 10)) == pytest.approx(0.25, rel=0.05)
+
+
+def test_a_newcomers_wait_is_estimated() -> None:
+    engine, _ = make_engine(num_blocks=100, max_num_seqs=1)
+    assert engine.stats().queue_seconds == 0.0
+    for _ in range(3):
+        engine.add(make_request(20))
+    few = engine.stats()
+    assert (few.num_waiting, few.waiting_tokens) == (3, 60)
+    for _ in range(30):
+        engine.add(make_request(20))
+    assert engine.stats().queue_seconds > few.queue_seconds > 0
+    run_to_end(engine)
+    assert engine.stats().queue_seconds == 0.0
+
+
+def test_a_change_of_settings_loses_nothing() -> None:
+    engine, runner = make_engine(num_blocks=100)
+    requests = [make_request(5 + i, max_tokens=8, client=f"c{i % 3}") for i in range(12)]
+    for request in requests:
+        engine.add(request)
+    outputs: list[RequestOutput] = []
+    for config in (
+        SchedulerConfig(policy="fair", max_num_batched_tokens=3),
+        SchedulerConfig(policy="priority", max_num_seqs=2),
+        SchedulerConfig(policy="deadline", max_num_batched_tokens=64),
+    ):
+        outputs += engine.step()
+        engine.configure(config)
+        runner.config = replace(config, max_num_seqs=12)
+        engine.scheduler.check_integrity()
+    for later in run_to_end(engine).values():
+        outputs += later
+    for request in requests:
+        mine = [output for output in outputs if output.request_id == request.request_id]
+        assert token_ids(mine) == answer(request.prompt_token_ids, 8)
+
+
+def test_a_policy_that_cannot_be_had_changes_nothing() -> None:
+    engine, _ = make_engine(max_num_seqs=3)
+    config, policy = engine.config, engine.scheduler.roster.policy
+    with pytest.raises(PagemillError):
+        engine.configure(SchedulerConfig(policy="nowhere:Nothing", max_num_seqs=1))
+    assert engine.config is config
+    assert engine.scheduler.roster.policy is policy
+
+
+def test_a_policy_keeps_its_accounts_while_its_own_settings_stay() -> None:
+    engine, _ = make_engine(policy="fair")
+    policy = engine.scheduler.roster.policy
+    engine.configure(replace(engine.config, max_num_seqs=2, max_num_queued_reqs=5))
+    assert engine.scheduler.roster.policy is policy
+    engine.configure(replace(engine.config, weights=(("a", 2.0),)))
+    assert engine.scheduler.roster.policy is not policy
+
+
+@pytest.mark.parametrize("name", hostile.NAMES)
+@pytest.mark.parametrize("num_host_blocks", [0, 30])
+def test_a_hostile_policy_loses_nothing(name: str, num_host_blocks: int) -> None:
+    engine, runner = make_engine(
+        num_blocks=9, num_host_blocks=num_host_blocks, policy=name, max_num_batched_tokens=12, max_num_seqs=4
+    )
+    requests = [make_request(1 + 5 * i % 19, max_tokens=2 + 7 * i % 13, sampling={"n": 1 + i % 3}) for i in range(14)]
+    for request in requests:
+        engine.add(request)
+    outputs = run_to_end(engine)
+    for request in requests:
+        for index in range(request.sampling.n):
+            expected = answer(request.prompt_token_ids, request.sampling.max_tokens, index)
+            assert token_ids(outputs[request.request_id], index) == expected

@@ -1,6 +1,7 @@
 """What one step holds, as tables: per step, how many tokens of which sequence."""
 
 from collections.abc import Reversible
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.errors import KVCacheCorrupted, SchedulerStuck
 from pagemill_server.engine.kv_cache import KVCache
 from pagemill_server.engine.policies import Policy
+from pagemill_server.engine.request import AddRequest
 from pagemill_server.engine.schedule import SchedulerOutput
 from pagemill_server.engine.scheduler import Scheduler
 from pagemill_server.engine.sequence import Sequence
@@ -31,10 +33,27 @@ class Bench:
         self.cache = KVCache(num_blocks, block_size=4)
         self.config = SchedulerConfig(max_num_batched_tokens=budget, **config)
         self.scheduler = Scheduler(self.cache, self.config, policy or Policy(self.config))
-        self.sequences = [Sequence(i, make_request(prompt), seed=i) for i, prompt in enumerate(prompts)]
+        self.sequences: list[Sequence] = []  # by seq_id
         self.last = SchedulerOutput((), 0)
-        for sequence in self.sequences:
-            self.scheduler.roster.add(sequence)
+        for prompt in prompts:
+            self.queue(prompt)
+
+    def queue(self, prompt: int, **fields: Any) -> int:
+        """One sequence more, of so many prompt tokens; its seq_id."""
+        self.add(make_request(prompt, **fields))
+        return len(self.sequences) - 1
+
+    def add(self, request: AddRequest) -> None:
+        for index in range(request.sampling.n):
+            self.sequences.append(Sequence(len(self.sequences), request, seed=0, index=index))
+            self.scheduler.roster.add(self.sequences[-1])
+
+    def finish(self, seq_id: int) -> None:
+        self.scheduler.roster.remove(self.sequences[seq_id])
+
+    def configure(self, **changes: Any) -> None:
+        self.config = replace(self.config, **changes)
+        self.scheduler.configure(self.config, self.scheduler.roster.policy)
 
     def step(self) -> dict[int, int]:
         self.last = self.scheduler.schedule(self.now)
@@ -57,11 +76,11 @@ class Bench:
         pytest.param([3], {}, [{0: 3}, {0: 1}, {0: 1}], id="a prompt, then a token a step"),
         pytest.param([10], {"budget": 4}, [{0: 4}, {0: 4}, {0: 2}, {0: 1}], id="a prompt in chunks"),
         pytest.param([3, 2], {}, [{0: 3, 1: 2}, {0: 1, 1: 1}], id="two prompts in one step"),
-        pytest.param([3, 9], {"budget": 5}, [{0: 3, 1: 2}, {0: 1, 1: 4}, {0: 1, 1: 3}, {0: 1, 1: 1}], id="decode beside a chunk"),
+        pytest.param([3, 9], {"budget": 5}, [{0: 3, 1: 2}, {0: 1, 1: 4}, {0: 1, 1: 3}, {0: 1, 1: 1}], id="decode, chunk"),
         pytest.param([2, 2, 2], {"max_num_seqs": 2}, [{0: 2, 1: 2}, {0: 1, 1: 1}], id="max_num_seqs"),
         pytest.param([1] * 6, {"budget": 4}, [{0: 1, 1: 1, 2: 1, 3: 1}] * 2, id="no more run than the budget has tokens"),
         pytest.param([2, 2], {"budget": 1}, [{0: 1}, {0: 1}, {0: 1}], id="a budget of one token"),
-        pytest.param([4, 9, 1], {"num_blocks": 3, "bypass_seconds": 0.0}, [{0: 4}, {0: 1}], id="nobody passes a head that does not fit"),
+        pytest.param([4, 9, 1], {"num_blocks": 3, "bypass_seconds": 0.0}, [{0: 4}, {0: 1}], id="nobody passes a head"),
     ],
 )  # fmt: skip
 def test_steps(prompts: list[int], options: dict[str, Any], steps: list[dict[int, int]]) -> None:
@@ -115,9 +134,7 @@ class NewestFirst(Policy):
 def test_blocks_that_a_preemption_freed_are_not_given_to_the_queue_in_the_same_step() -> None:
     bench = Bench([4, 4], num_blocks=4, max_num_seqs=2, policy=NewestFirst(SchedulerConfig()))
     bench.steps(5)
-    newest = Sequence(2, make_request(1), seed=0)
-    bench.sequences.append(newest)
-    bench.scheduler.roster.add(newest)
+    bench.queue(1)
     assert bench.step() == {1: 1}, "a block and a place are free for the newest, but the running may still need them"
     assert bench.cache.num_free == 1
     assert bench.step() == {1: 1, 2: 1}

@@ -1,3 +1,6 @@
+from collections.abc import Hashable
+from random import Random
+
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.policies import Policy
 from pagemill_server.engine.sequence import Sequence
@@ -55,3 +58,98 @@ def test_a_thousand_that_left_are_not_kept_behind_one_that_waits() -> None:
         queue.remove(sequence)
     assert sum(map(len, queue._lanes.values())) < 100
     assert queue.head() is first
+
+
+def test_who_left_and_came_back_stands_in_its_new_place() -> None:
+    queue = WaitingQueue(Policy(SchedulerConfig()))
+    first, second = make_sequence(0), make_sequence(1)
+    for sequence in (first, second, make_sequence(2)):
+        queue.push(sequence)
+    queue.remove(second)
+    second.num_preemptions += 1
+    queue.push(second)
+    assert drain(queue) == [1, 0, 2]
+
+
+def test_the_first_in_order_without_taking_them() -> None:
+    queue = WaitingQueue(Policy(SchedulerConfig()))
+    sequences = [make_sequence(i, arrival=float(7 * i % 10)) for i in range(10)]
+    for sequence in sequences:
+        queue.push(sequence)
+    queue.remove(sequences[3])  # arrival 1.0
+    assert [int(sequence.request.arrival) for sequence in queue.first(4)] == [0, 2, 3, 4]
+    assert len(queue.first(100)) == len(queue) == 9
+    assert queue.first(1) == queue.first(1)
+
+
+def test_the_tokens_that_wait_are_known() -> None:
+    queue = WaitingQueue(Policy(SchedulerConfig()))
+    sequences = [Sequence(i, make_request(10 + i), seed=0) for i in range(3)]
+    for sequence in sequences:
+        queue.push(sequence)
+    queue.remove(sequences[1])
+    queue.remove(sequences[1])
+    assert queue.num_tokens == 22
+
+
+class Served(Policy):
+    """A lane a client; the client that was served least goes first, as far as anybody knows by now."""
+
+    def __init__(self) -> None:
+        super().__init__(SchedulerConfig())
+        self.served = {"a": 0.0, "b": 0.0, "c": 0.0}
+        self.asked = 0
+
+    def lane(self, sequence: Sequence) -> Hashable:
+        return sequence.request.client
+
+    def turn(self, sequence: Sequence) -> tuple[float, ...]:
+        self.asked += 1
+        return (self.served[sequence.request.client],)
+
+
+def test_what_a_policy_counts_of_a_lane_moves_the_whole_lane() -> None:
+    policy = Served()
+    queue = WaitingQueue(policy)
+    for seq_id, client in enumerate("aaabbc"):
+        queue.push(Sequence(seq_id, make_request(1, client=client), seed=0))
+    order = []
+    while (head := queue.head()) is not None:
+        queue.remove(head)
+        order.append(head.request.client + str(head.seq_id))
+        policy.served[head.request.client] += 2 if head.request.client == "a" else 1
+    assert order == ["a0", "b3", "c5", "b4", "a1", "a2"]
+
+
+def test_the_first_of_several_lanes_come_in_the_order_of_their_turns() -> None:
+    policy = Served()
+    queue = WaitingQueue(policy)
+    for seq_id, client in enumerate("aabbc"):
+        queue.push(Sequence(seq_id, make_request(1, client=client), seed=0))
+    policy.served.update(a=2.0, b=1.0, c=3.0)
+    assert [sequence.seq_id for sequence in queue.first(5)] == [2, 3, 0, 1, 4]
+
+
+def test_one_lane_costs_no_question() -> None:
+    policy = Served()
+    queue = WaitingQueue(policy)
+    for seq_id in range(5):
+        queue.push(Sequence(seq_id, make_request(1, client="a"), seed=0))
+    assert [sequence.seq_id for sequence in queue.first(3)] == [0, 1, 2]
+    assert policy.asked == 0
+
+
+def test_random_comings_and_goings_keep_the_order() -> None:
+    random = Random(0)
+    queue = WaitingQueue(Policy(SchedulerConfig()))
+    waiting: dict[int, Sequence] = {}
+    for step in range(3000):
+        if random.random() < 0.5 or not waiting:
+            sequence = make_sequence(step, arrival=random.randrange(20), num_preemptions=random.randrange(2))
+            waiting[step] = sequence
+            queue.push(sequence)
+        else:
+            queue.remove(waiting.pop(random.choice(list(waiting))))
+        expected = sorted(waiting.values(), key=queue.turn)
+        assert queue.first(5) == expected[:5]
+        assert len(queue) == len(waiting)
