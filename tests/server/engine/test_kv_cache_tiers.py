@@ -67,6 +67,18 @@ def test_a_match_goes_on_into_the_host_tier_from_the_next_step_on() -> None:
     assert match.host == tuple(copy.target for copy in reversed(copies))
 
 
+def test_a_match_finds_what_a_step_that_succeeded_has_offloaded_though_no_other_was_planned() -> None:
+    cache = make_cache(4)
+    run(cache, make_sequence(13))
+    admit(cache, make_sequence([*range(100, 115)]))
+    cache.take_offloads()
+    cache.confirm_offloads()
+    assert len(cache.match(make_sequence(13)).host) == 3
+    cache.take_offloads()
+    cache.check_integrity()
+    assert cache.num_offloaded == 3
+
+
 def test_a_match_begins_on_the_device_and_continues_on_the_host() -> None:
     cache = make_cache(8)
     run(cache, make_sequence(17))
