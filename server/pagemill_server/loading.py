@@ -46,6 +46,7 @@ class LoadedModel:
     vocabulary: TokenBytes
     template: ChatTemplate | None
     close: Callable[[], None]  # ends the threads and workers that it came with; nothing may be computed afterwards
+    trouble: Callable[[], str | None]  # why no later step can succeed, known before one fails; None: it can
     embedding: EmbeddingConfig | None = None  # how it makes embeddings; None: it was loaded to generate
 
 
@@ -97,7 +98,7 @@ def load(
         settings.model.seed,
         prefix_caching=settings.cache.prefix_caching,
     )
-    return LoadedModel(engine, limits, tokenizer, vocabulary, template, runner.close, embedding)
+    return LoadedModel(engine, limits, tokenizer, vocabulary, template, runner.close, runner.trouble, embedding)
 
 
 def load_encoder(

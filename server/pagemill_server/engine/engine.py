@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pagemill_server.config import EngineLimits, SchedulerConfig
 from pagemill_server.engine import policies
 from pagemill_server.engine.commit import NOT_FINITE, STEP_FAILED, Committer
-from pagemill_server.engine.errors import EngineDead, RequestTooLarge, UnknownTokenId
+from pagemill_server.engine.errors import EngineDead, RequestTooLarge, RunnerLost, UnknownTokenId
 from pagemill_server.engine.estimate import Estimator, Load
 from pagemill_server.engine.kv_cache import KVCache
 from pagemill_server.engine.policies import Policy
@@ -168,7 +168,9 @@ class Engine:
 
     def _commit_failure(self, plan: SchedulerOutput, error: Exception) -> list[RequestOutput]:
         outputs = self._committer.fail(plan)
-        if self._consecutive_failures >= FAILURES_TO_DEATH:
+        if isinstance(error, RunnerLost):
+            outputs += self.fail(str(error))
+        elif self._consecutive_failures >= FAILURES_TO_DEATH:
             reason = (
                 f"{self._consecutive_failures} steps in a row failed, the last with {type(error).__name__}: {error}"
             )

@@ -10,6 +10,7 @@ EngineError
 ├── QueueFull             as much waits as may; raised before anything is queued
 ├── EngineDead            nothing is taken any more; the message says why
 ├── CopyFailed            a block could not be copied between the tiers: raised by every step from then on
+├── RunnerLost            what computes is not all there any more: no later step can succeed
 ├── SchedulerStuck        work waits and none of it can be scheduled: a bug, never a load
 └── KVCacheCorrupted      a block is lost, or owned twice: a bug; serving on would mix up answers
 """
@@ -83,6 +84,10 @@ class EngineDead(EngineError):
 class CopyFailed(EngineError):
     def __init__(self, cause: Exception) -> None:
         super().__init__(f"A copy between the device and the host tier failed: {type(cause).__name__}: {cause}")
+
+
+class RunnerLost(EngineError):
+    """A process that a model is divided among has ended or is out of step; the message says which."""
 
 
 class SchedulerStuck(EngineError):

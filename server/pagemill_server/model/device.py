@@ -20,7 +20,7 @@ class Placement:
 
     device: torch.device
     dtype: torch.dtype  # of weights, activations and the KV cache
-    threads: int
+    threads: int  # of each process
 
     @property
     def dtype_name(self) -> str:
@@ -41,14 +41,14 @@ def place(options: ModelOptions) -> Placement:
             FailureReason.INVALID_CONFIGURATION,
             f"dtype {options.dtype!r} is not one of auto, {', '.join(_DTYPES)}",
         )
-    return Placement(torch.device("cpu"), _DTYPES[name], _threads())
+    return Placement(torch.device("cpu"), _DTYPES[name], _threads(options.tensor_parallel_size))
 
 
-def _threads() -> int:
-    """One a core that is ours, as OMP_NUM_THREADS says, or as the container's CPU quota allows."""
+def _threads(processes: int) -> int:
+    """Of each process: as OMP_NUM_THREADS says, or its share of the cores that are ours or that the container's quota allows."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
     cores = len(os.sched_getaffinity(0))
     quota = host_limits.cpu_quota()
-    return max(1, cores if quota is None else min(cores, int(quota)))
+    return max(1, (cores if quota is None else min(cores, int(quota))) // max(1, processes))

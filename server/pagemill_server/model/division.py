@@ -40,12 +40,14 @@ def divide(
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         max_num_seqs=scheduler.max_num_seqs,
         packs_weights=on_cpu and placement.dtype == torch.float32 and can_pack(),
+        tensor_parallel_size=max(1, options.tensor_parallel_size),
     )
     if on_cpu:
         request = replace(request, kv_cache_bytes=_cpu_cache(request, cache.memory_bytes))
     memory = fit(request)
     failure = memory.failure or _no_tier(request, cache.offloading_bytes)
-    failure = failure or _beyond_host(memory, cache.offloading_bytes, free, on_cpu)
+    processes = request.tensor_parallel_size if on_cpu else 0  # that take their parts of this machine's memory
+    failure = failure or _beyond_host(memory, cache.offloading_bytes, free, processes)
     if failure is not None:
         raise PagemillError(failure.reason, failure.message, failure.suggestion)
     return request
@@ -56,14 +58,16 @@ def _gpu_memory(device: torch.device) -> int:
 
 
 def _cpu_cache(request: FitRequest, given: int | None) -> int:
-    """Bytes: as given, or a share of what is free."""
+    """Bytes of each process: as given, or its part of a share of what is free."""
     if given is not None:
         return given
-    derived = min(MOST_CACHE, int(CACHE_SHARE * max(0, request.memory_bytes - weights_bytes(request))))
+    processes = request.tensor_parallel_size
+    free = max(0, request.memory_bytes - processes * weights_bytes(request))
+    derived = min(MOST_CACHE, int(CACHE_SHARE * free)) // processes
     # More than all sequences at their longest could never be used.
     longest = request.max_model_len or request.config.longest_sequence
     blocks = request.max_num_seqs * -(-longest // request.block_size)
-    return min(derived, blocks * request.block_size * request.config.kv_bytes_per_token(request.dtype_bytes))
+    return min(derived, blocks * request.block_size * request.part.kv_bytes_per_token(request.dtype_bytes))
 
 
 def _no_tier(request: FitRequest, offloading: int) -> Failure | None:
@@ -77,20 +81,19 @@ def _no_tier(request: FitRequest, offloading: int) -> Failure | None:
     )
 
 
-def _beyond_host(memory: MemoryFit, offloading: int, free: int, on_cpu: bool) -> Failure | None:
+def _beyond_host(memory: MemoryFit, offloading: int, free: int, processes: int) -> Failure | None:
     """What is taken of the host's memory must be free, or the system ends the server long after its start."""
     parts = {"the second tier": offloading}
-    if on_cpu:
-        parts |= {
-            "the weights": memory.weights_bytes,
-            "a step": memory.activation_bytes,
-            "the KV cache": memory.kv_cache_bytes,
-        }
+    parts |= {
+        "the weights": processes * memory.weights_bytes,
+        "a step": processes * memory.activation_bytes,
+        "the KV cache": processes * memory.kv_cache_bytes,
+    }
     if (total := sum(parts.values())) <= free:
         return None
     listed = ", ".join(f"{name} {format_size(size)}" for name, size in parts.items() if size)
     ways = "lower --kv-offloading-size, " if offloading else ""
-    if on_cpu and memory.kv_cache_bytes:
+    if processes and memory.kv_cache_bytes:
         ways += "lower --kv-cache-memory-bytes, "
     return Failure(
         FailureReason.OUT_OF_MEMORY,

@@ -10,27 +10,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-
 from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest, MemoryFit, fit
-from pagemill.model_config import ModelConfig
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.memory import MemoryUse, StartMemory
-from pagemill_server.model.attention import TorchAttention
-from pagemill_server.model.block_copies import make_copier
-from pagemill_server.model.checkpoint import Checkpoint, Progress
+from pagemill_server.model.checkpoint import Progress
 from pagemill_server.model.device import Placement, place
 from pagemill_server.model.division import divide
-from pagemill_server.model.families import make_model
-from pagemill_server.model.host_pool import HostPool, host_blocks
+from pagemill_server.model.host_pool import host_blocks
 from pagemill_server.model.kv_pool import KVPool
 from pagemill_server.model.memory_meter import make_meter
+from pagemill_server.model.messages import Begin, Meet, Warm
+from pagemill_server.model.part import Part, Setup
 from pagemill_server.model.profile import Widest, profile
 from pagemill_server.model.runner import Runner
+from pagemill_server.model.workers import ParallelRunner, Workers
 
 log = logging.getLogger(__name__)
 
@@ -52,30 +49,68 @@ def load_runner(
     placement, config = place(options), files.config
     _check(options, cache)
     request = divide(config, options, cache, scheduler, placement)
-    memory = fit(request)
-    torch.set_num_threads(placement.threads)
+    setup = Setup(files, placement, cache.block_size, fit(request).max_model_len, size=options.tensor_parallel_size)
+    workers = Workers(setup)
+    try:
+        part, weights = _load_part(workers, progress)
+        warming()
+        memory, activation = _first_step(workers, part, request, cache, scheduler)
+        host = host_blocks(config, cache.block_size, placement.dtype.itemsize, cache.offloading_bytes)
+        workers.send(Begin(memory.num_blocks, host))
+        held = part.cache(memory.num_blocks, host)
+    except BaseException:
+        workers.close()
+        raise
+    start = StartMemory(memory, MemoryUse(weights, activation, _usable_bytes(held.pool)))
+    log.info("memory: %s", start)
+    limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
+    parts = part.model, held.attention, cache.block_size, placement.device, held.copier, embedding
+    runner = Runner(*parts) if setup.size == 1 else ParallelRunner(workers, *parts)
+    return runner, limits, start
+
+
+def _load_part(workers: Workers, progress: Progress) -> tuple[Part, int | None]:
+    """This process's part while the workers load theirs, and what it takes in bytes."""
+    setup, placement = workers.setup, workers.setup.placement
     began = time.monotonic()
     meter = make_meter(placement.device)
     before = meter.held()
-    checkpoint = Checkpoint(files, placement.dtype, placement.device, progress)
-    model = make_model(checkpoint, config, memory.max_model_len)
+    part = Part(setup, progress)
     weights = _difference(meter.held(), before)
+    workers.wait_until_loaded()
+    workers.send(Meet())
+    try:
+        part.meet()
+    except RuntimeError as error:
+        raise PagemillError(FailureReason.ENGINE_FAILED, str(workers.lost(error))) from error
     log.info(
-        "loaded %s in %.1f s: %s on %s, %d threads",
-        files.path,
+        "loaded %s in %.1f s: %s on %s, %d processes of %d threads",
+        setup.files.path,
         time.monotonic() - began,
         placement.dtype_name,
         placement.device,
+        setup.size,
         placement.threads,
     )
-    warming()
+    return part, weights
+
+
+def _first_step(
+    workers: Workers, part: Part, request: FitRequest, cache: CacheConfig, scheduler: SchedulerConfig
+) -> tuple[MemoryFit, int | None]:
+    """The widest step: how the memory is divided after it, and what it was measured to take."""
+    setup, placement = workers.setup, workers.setup.placement
     began = time.monotonic()
-    bounds = Widest(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, memory.max_model_len, cache.block_size)
-    scratch = TorchAttention(_pool(config, 1, cache.block_size, placement), model.attention)
-    activation = profile(model, config.hidden_size, scratch, bounds, placement, meter)
-    memory = _corrected(request, memory, activation, placement)
-    pool = _pool(config, memory.num_blocks, cache.block_size, placement)
-    start = StartMemory(memory, MemoryUse(weights, activation, _usable_bytes(pool)))
+    activation = profile(
+        part.model,
+        request.config.hidden_size,
+        part.cache(1).attention,
+        Widest(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, setup.max_model_len, cache.block_size),
+        placement,
+        make_meter(placement.device),
+        lambda step: workers.send(Warm(step)),
+    )
+    memory = _corrected(request, fit(request), activation, placement)
     log.info(
         "KV cache %s = %d blocks of %d tokens; longest sequence %d tokens; first step %.2f s",
         format_size(memory.kv_cache_bytes),
@@ -84,15 +119,7 @@ def load_runner(
         memory.max_model_len,
         time.monotonic() - began,
     )
-    log.info("memory: %s", start)
-    host = host_blocks(config, cache.block_size, placement.dtype.itemsize, cache.offloading_bytes)
-    copier = make_copier(pool, HostPool(pool, host)) if host else None
-    limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
-    return (
-        Runner(model, TorchAttention(pool, model.attention), cache.block_size, placement.device, copier, embedding),
-        limits,
-        start,
-    )
+    return memory, activation
 
 
 def _corrected(request: FitRequest, memory: MemoryFit, activation: int | None, placement: Placement) -> MemoryFit:
@@ -113,18 +140,6 @@ def _corrected(request: FitRequest, memory: MemoryFit, activation: int | None, p
     return smaller
 
 
-def _pool(config: ModelConfig, num_blocks: int, block_size: int, placement: Placement) -> KVPool:
-    return KVPool(
-        config.num_hidden_layers,
-        config.num_key_value_heads,
-        config.head_dim,
-        num_blocks,
-        block_size,
-        placement.dtype,
-        placement.device,
-    )
-
-
 def _usable_bytes(pool: KVPool) -> int:
     """Of the blocks that can be given to sequences."""
     return pool.data[:, :, :, : pool.num_blocks].nbytes
@@ -139,9 +154,9 @@ def _check(options: ModelOptions, cache: CacheConfig) -> None:
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION, f"block size {cache.block_size} is not a number of tokens from 1 up"
         )
-    if options.tensor_parallel_size != 1:
+    if options.tensor_parallel_size < 1:
         raise PagemillError(
-            FailureReason.INVALID_CONFIGURATION, "tensor parallel is not supported by this version: leave it out"
+            FailureReason.INVALID_CONFIGURATION, "the tensor parallel size must be at least one process"
         )
     if options.max_model_len is not None and options.max_model_len < 1:
         raise PagemillError(FailureReason.INVALID_CONFIGURATION, "the maximum model length must be at least one token")

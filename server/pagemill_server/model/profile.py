@@ -7,6 +7,7 @@ On CPU, where a step of a large model takes long, it ends after two layers: the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,13 +52,23 @@ def profile(
     bounds: Widest,
     placement: Placement,
     meter: MemoryMeter,
+    announce: Callable[[SchedulerOutput], None] = lambda step: None,
 ) -> int | None:
-    """The most bytes that a step takes beside weights and cache, or None where that can't be measured."""
-    layers = CPU_LAYERS if placement.device.type == "cpu" else None
-    shortened = model if layers is None else _FirstLayers(model, layers, hidden_size, placement)
-    runner = Runner(shortened, attention, bounds.block_size, placement.device)
-    runner.run(widest_step(Widest(2, 1, 2, bounds.block_size)))  # brings in what is loaded at its first use
-    return meter.peak(partial(runner.run, widest_step(bounds)))
+    """The most bytes that a step takes beside weights and cache, or None where that can't be measured.
+
+    Each step is announced before it runs, for other processes that compute it too.
+    """
+    runner = Runner(shortened(model, hidden_size, placement), attention, bounds.block_size, placement.device)
+    narrow, widest = widest_step(Widest(2, 1, 2, bounds.block_size)), widest_step(bounds)
+    announce(narrow)
+    runner.run(narrow)  # brings in what is loaded at its first use
+    announce(widest)
+    return meter.peak(partial(runner.run, widest))
+
+
+def shortened(model: Model, hidden_size: int, placement: Placement) -> Model:
+    """The model as it runs here."""
+    return _FirstLayers(model, CPU_LAYERS, hidden_size, placement) if placement.device.type == "cpu" else model
 
 
 def widest_step(bounds: Widest) -> SchedulerOutput:

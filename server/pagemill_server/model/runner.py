@@ -49,6 +49,10 @@ class Runner:
         ended = self._copier.ended(0.0 if output.sequences else FETCH_WAIT)
         return replace(result, fetched=ended.tickets, fetch_seconds=ended.seconds) if ended.tickets else result
 
+    def trouble(self) -> str | None:
+        """Why no later step can succeed, or None; any thread may ask."""
+        return None
+
     def close(self) -> None:
         """Let copies under way end. A second call does nothing."""
         if self._copier is not None:

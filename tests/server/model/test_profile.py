@@ -12,7 +12,7 @@ from pagemill.model_files import ModelFiles, inspect
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig
 from pagemill_server.memory import StartMemory
 from pagemill_server.model import load as load_module
-from pagemill_server.model import profile
+from pagemill_server.model import part, profile
 from pagemill_server.model.attention import TorchAttention
 from pagemill_server.model.load import load_runner
 from pagemill_server.model.profile import Widest, widest_step
@@ -93,7 +93,7 @@ def test_on_cpu_only_the_first_layers_run(tmp_path: Path, monkeypatch: pytest.Mo
 
             return noted
 
-    monkeypatch.setattr(load_module, "TorchAttention", Noting)
+    monkeypatch.setattr(part, "TorchAttention", Noting)
     memory_of(inspect(write_tiny_llama(tmp_path, num_hidden_layers=5)))
     assert set(seen) == set(range(profile.CPU_LAYERS))
 
