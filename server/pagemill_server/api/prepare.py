@@ -20,6 +20,7 @@ from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.errors import BadRequest
 from pagemill_server.text.template import TemplateRefused
 
+MAX_PROMPT_LOGPROBS = 4_000_000  # in one response: prompts' tokens times choices times what each shows
 _MAX_USER_CHARACTERS = 64
 
 
@@ -95,6 +96,7 @@ def make_job(
     echoes: tuple[Echo, ...] = (),
 ) -> Job:
     """`sampling` is for each prompt but for its length: what the client asked for, else the default, else what is left."""
+    _check_prompt_logprobs(sum(map(len, prompts)) * sampling.n, body.prompt_logprobs, asked)
     job_id = f"{prefix}-{uuid.uuid4().hex}"
     deadline = None if body.deadline_ms is None else origin.arrival + body.deadline_ms / 1000
     requests = tuple(
@@ -148,6 +150,18 @@ def _with_length(sampling: SamplingParams, max_tokens: int, asked: Asked) -> Sam
         trouble = f"is {sampling.min_tokens}, and {max_tokens} tokens are the most that may come"
         raise refusal(InvalidSampling("min_tokens", trouble), asked)
     return replace(sampling, max_tokens=max_tokens)
+
+
+def _check_prompt_logprobs(tokens: int, prompt_logprobs: int | None, asked: Asked) -> None:
+    """They come without a step of their own for each, and each choice says them again: a small body could ask for gigabytes."""
+    shown = [prompt_logprobs, asked.logprobs if asked.echo else None]
+    entries = tokens * sum(count + 1 for count in shown if count is not None)
+    if entries > MAX_PROMPT_LOGPROBS:
+        raise BadRequest(
+            f"The log-probabilities of the prompts' tokens would be {entries} in all; at most {MAX_PROMPT_LOGPROBS} are "
+            "said. Ask for fewer beside each token, for fewer choices, or for fewer prompts.",
+            param="prompt_logprobs" if prompt_logprobs is not None else "echo",
+        )
 
 
 def _client(client: str, user: str | None) -> str:

@@ -17,7 +17,7 @@ _ROWS = 64  # of a prompt whose logits exist at once: with a vocabulary of 128 K
 def with_logprobs(row: torch.Tensor, token: int, count: int) -> SampledToken:
     """A sampled token, with its log-probability and the `count` most likely, from logits, float32 [vocab_size]."""
     logprobs = row.log_softmax(0)
-    return SampledToken(token, float(logprobs[token]), _most_likely(logprobs, count))
+    return SampledToken(token, float(logprobs[token]), _most_likely(logprobs[None], count)[0])
 
 
 def of_prompt(
@@ -41,13 +41,12 @@ def _scored(logprobs: torch.Tensor, targets: Sequence[int], count: int) -> list[
     """float32 [R, vocab_size] and R tokens."""
     own = logprobs.gather(1, torch.tensor(targets, device=logprobs.device).unsqueeze(1))
     ranks = (logprobs > own).sum(1) + 1
-    rows = zip(targets, own.squeeze(1).tolist(), ranks.tolist(), logprobs, strict=True)
-    return [SampledToken(token, value, _most_likely(row, count), rank) for token, value, rank, row in rows]
+    rows = zip(targets, own.squeeze(1).tolist(), _most_likely(logprobs, count), ranks.tolist(), strict=True)
+    return [SampledToken(*row) for row in rows]
 
 
-def _most_likely(logprobs: torch.Tensor, count: int) -> tuple[TokenLogprob, ...]:
-    """Descending."""
-    if count == 0:
-        return ()
-    best = logprobs.topk(min(count, len(logprobs)))
-    return tuple(TokenLogprob(*pair) for pair in zip(best.indices.tolist(), best.values.tolist(), strict=True))
+def _most_likely(logprobs: torch.Tensor, count: int) -> list[tuple[TokenLogprob, ...]]:
+    """float32 [R, vocab_size] → descending, for each of the R."""
+    best = logprobs.topk(min(count, logprobs.shape[1]))
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [tuple(TokenLogprob(*pair) for pair in zip(ids, values, strict=True)) for ids, values in rows]

@@ -150,6 +150,27 @@ def test_a_minimum_beyond_what_may_come_names_both(server: Running, body: dict[s
     assert all(number in error.value.message for number in numbers)
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt_logprobs": 20, "n": 128}, "prompt_logprobs"),
+        ({"echo": True, "logprobs": 20, "n": 128}, "echo"),
+        ({"echo": True, "n": 128}, None),
+        ({"prompt_logprobs": 20, "n": 3}, None),
+    ],
+)
+def test_a_small_body_does_not_ask_for_gigabytes(server: Running, body: dict[str, Any], param: str | None) -> None:
+    """Three prompts of 2,000 tokens, all said again before each choice, with twenty alternatives a token."""
+    body |= {"prompt": [[65] * 2000] * 3}
+    if param is None:
+        job_of(server, body)
+        return
+    with pytest.raises(BadRequest) as error:
+        job_of(server, body)
+    assert error.value.param == param
+    assert "4000000" in error.value.message
+
+
 def test_a_chat_field_is_named_as_it_was_spelled(server: Running) -> None:
     hi = {"messages": [{"role": "user", "content": "a"}]}
     for body, param in (
