@@ -10,24 +10,23 @@ Exit codes: 0 stopped when asked to, 1 the model or the machine (the reason is o
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from pagemill import endpoints, model_ref, model_source
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError, write_termination
 from pagemill.memory_fit import default_block_size
-from pagemill.sizes import parse_size
+from pagemill_server import flag_values as values
 from pagemill_server import serve as server
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot, policies
 from pagemill_server.settings import Settings
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
-_MOST_GIB, _MOST_RANKS = 1 << 20, 64  # far beyond any machine; GPUs of one pod
+_MOST_RANKS = 64  # GPUs of one pod
 _CACHE, _SCHEDULER, _SERVER = CacheConfig(), SchedulerConfig(), ServerConfig()  # the defaults
 
 
@@ -127,7 +126,7 @@ def make_parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--served-model-name",
         nargs="+",
-        type=_words,
+        type=values.words,
         metavar="NAME",
         help="names that clients ask for; the first is in responses",
     )
@@ -140,11 +139,11 @@ def make_parser() -> argparse.ArgumentParser:
     model.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     model.add_argument(
         "--max-model-len",
-        type=_whole(1),
+        type=values.whole(1),
         metavar="TOKENS",
         help="prompt and answer together (default: what the model allows and the memory holds)",
     )
-    model.add_argument("--seed", type=_whole(0), default=0, help="of requests that bring none")
+    model.add_argument("--seed", type=values.whole(0), default=0, help="of requests that bring none")
     model.add_argument(
         "--load-format",
         choices=("auto", "safetensors", "gguf"),
@@ -155,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--tensor-parallel-size",
         "-tp",
-        type=_whole(1, _MOST_RANKS),
+        type=values.whole(1, _MOST_RANKS),
         default=1,
         metavar="N",
         help="processes that share each layer, one a device",
@@ -163,19 +162,19 @@ def make_parser() -> argparse.ArgumentParser:
     cache = parser.add_argument_group("KV cache")
     cache.add_argument(
         "--block-size",
-        type=_whole(1),
+        type=values.whole(1),
         metavar="TOKENS",
         help=f"tokens a block (default: {default_block_size('cuda')} on a GPU, {default_block_size('cpu')} on CPU)",
     )
     cache.add_argument(
         "--kv-cache-memory-bytes",
-        type=_size,
+        type=values.size,
         metavar="SIZE",
         help="bytes, or 80MiB, 2GiB (default on CPU: the lesser of 4 GiB and 40%% of the free memory)",
     )
     cache.add_argument(
         "--gpu-memory-utilization",
-        type=_share,
+        type=values.share,
         default=_CACHE.gpu_memory_utilization,
         metavar="SHARE",
         help="of a GPU's memory, above 0 and at most 1",
@@ -188,7 +187,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     cache.add_argument(
         "--kv-offloading-size",
-        type=_gib,
+        type=values.gib,
         default=_CACHE.offloading_bytes,
         metavar="GIB",
         help="GiB of host memory for blocks that the device has no room for (default: 0, no second tier)",
@@ -196,14 +195,14 @@ def make_parser() -> argparse.ArgumentParser:
     scheduler = parser.add_argument_group("scheduler")
     scheduler.add_argument(
         "--max-num-seqs",
-        type=_whole(1),
+        type=values.whole(1),
         default=_SCHEDULER.max_num_seqs,
         metavar="N",
         help="sequences in one step",
     )
     scheduler.add_argument(
         "--max-num-batched-tokens",
-        type=_whole(1),
+        type=values.whole(1),
         default=_SCHEDULER.max_num_batched_tokens,
         metavar="TOKENS",
         help="tokens in one step",
@@ -216,14 +215,14 @@ def make_parser() -> argparse.ArgumentParser:
     )
     scheduler.add_argument(
         "--scheduling-aging-seconds",
-        type=_above_zero,
+        type=values.above_zero,
         default=_SCHEDULER.aging_seconds,
         metavar="S",
         help="priority: waiting that is worth one level",
     )
     scheduler.add_argument(
         "--scheduling-ttft-ms",
-        type=_above_zero,
+        type=values.above_zero,
         default=_SCHEDULER.ttft_ms,
         metavar="MS",
         help="deadline: to the first token, for requests that bring no deadline",
@@ -232,73 +231,73 @@ def make_parser() -> argparse.ArgumentParser:
         "--scheduling-weights",
         nargs="+",
         action="extend",
-        type=_weight,
+        type=values.weight,
         default=[],
         metavar="CLIENT=WEIGHT",
         help="fair: a client's share (default: 1); key1, key2 … are the API keys as they were given",
     )
     scheduler.add_argument(
         "--max-num-queued-reqs",
-        type=_whole(1),
+        type=values.whole(1),
         metavar="N",
         help="sequences that may wait; more are answered 429 (default: no bound)",
     )
     scheduler.add_argument(
         "--max-num-queued-tokens",
-        type=_whole(1),
+        type=values.whole(1),
         metavar="TOKENS",
         help="prompt tokens that may wait; more are answered 429 (default: no bound)",
     )
     http = parser.add_argument_group("server")
-    http.add_argument("--host", default=_SERVER.host, type=_words)
+    http.add_argument("--host", default=_SERVER.host, type=values.words)
     http.add_argument(
-        "--port", type=_whole(0, 65535), default=endpoints.SERVING_PORT, help="0: any free one, named in the log"
+        "--port", type=values.whole(0, 65535), default=endpoints.SERVING_PORT, help="0: any free one, named in the log"
     )
     http.add_argument(
         "--api-key",
         nargs="+",
         action="extend",
-        type=_words,
+        type=values.words,
         metavar="KEY",
         help="may be given again; clients then need one of them",
     )
     http.add_argument(
         "--startup-timeout",
-        type=_seconds(1),
+        type=values.seconds(1),
         default=_SERVER.startup_timeout,
         metavar="S",
         help="longest time without loading progress",
     )
     http.add_argument(
         "--stall-timeout",
-        type=_seconds(1),
+        type=values.seconds(1),
         default=_SERVER.stall_timeout,
         metavar="S",
         help="/health fails when work waits and nothing has moved for so long; more than one step may take",
     )
     http.add_argument(
         "--lame-duck-seconds",
-        type=_seconds(0),
+        type=values.seconds(0),
         default=_SERVER.lame_duck_seconds,
         metavar="S",
         help="after SIGTERM: not ready, but still serving",
     )
     http.add_argument(
         "--shutdown-timeout",
-        type=_seconds(0),
+        type=values.seconds(0),
         default=_SERVER.shutdown_timeout,
         metavar="S",
         help="what running answers then get to finish",
     )
     http.add_argument(
         "--management-port",
-        type=_whole(0, 65535),
+        type=values.whole(0, 65535),
         metavar="PORT",
         help="a second port, for changes of the running server (default: there is none)",
     )
     http.add_argument(
         "--management-token",
-        type=_words,
+        type=values.words,
         metavar="TOKEN",
         help=f"what the management port asks for; better in {MANAGEMENT_TOKEN_ENV}, where other users of the machine can't read it",
     )
@@ -322,74 +321,6 @@ class _Absent(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
         if values not in self._neutral:
             raise _invalid(f"{option} is not supported by this version; leave it out")
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    def whole(text: str) -> int:
-        number = int(text) if text.lstrip("-").isdecimal() else None
-        if number is None or number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {least} {f'to {most}' if most else 'up'}"
-            )
-        return number
-
-    return whole
-
-
-def _seconds(least: float) -> Callable[[str], float]:
-    def seconds(text: str) -> float:
-        number = _number(text)
-        if not least <= number < math.inf:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} up")
-        return number
-
-    return seconds
-
-
-def _above_zero(text: str) -> float:
-    if not 0 < (number := _number(text)) < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
-
-
-def _weight(text: str) -> tuple[str, float]:
-    client, equals, weight = text.rpartition("=")
-    if not (equals and client.strip()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not CLIENT=WEIGHT")
-    return client, _above_zero(weight)
-
-
-def _share(text: str) -> float:
-    if not 0 < (number := _number(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
-    return number
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except PagemillError as error:
-        raise argparse.ArgumentTypeError(error.failure.message) from None
-
-
-def _gib(text: str) -> int:
-    """GiB → bytes."""
-    if not 0 <= (number := _number(text)) <= _MOST_GIB:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB from 0 to {_MOST_GIB}")
-    return int(number * 1024**3)
-
-
-def _words(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty")
-    return text
 
 
 def _invalid(message: str) -> PagemillError:

@@ -1,0 +1,80 @@
+"""How the words of flags become values: each raises argparse's error with one line that says what the flag takes. Used by `cli`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+
+from pagemill.failures import PagemillError
+from pagemill.sizes import parse_size
+
+_MOST_GIB = 1 << 20  # far beyond any machine
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text) if text.lstrip("-").isdecimal() else None
+        if number is None or number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {least} {f'to {most}' if most else 'up'}"
+            )
+        return number
+
+    return read
+
+
+def seconds(least: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        number = _number(text)
+        if not least <= number < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from {least:g} up")
+        return number
+
+    return read
+
+
+def above_zero(text: str) -> float:
+    if not 0 < (number := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def weight(text: str) -> tuple[str, float]:
+    client, equals, weight = text.rpartition("=")
+    if not (equals and client.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not CLIENT=WEIGHT")
+    return client, above_zero(weight)
+
+
+def share(text: str) -> float:
+    if not 0 < (number := _number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share above 0 and at most 1")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except PagemillError as error:
+        raise argparse.ArgumentTypeError(error.failure.message) from None
+
+
+def gib(text: str) -> int:
+    """GiB → bytes."""
+    if not 0 <= (number := _number(text)) <= _MOST_GIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB from 0 to {_MOST_GIB}")
+    return int(number * 1024**3)
+
+
+def words(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
