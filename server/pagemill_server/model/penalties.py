@@ -24,8 +24,11 @@ def is_adjusted(sequence: ScheduledSequence) -> bool:
     return bool(params.logit_bias) or _penalises(params) or _too_short(sequence, params)
 
 
-def adjust(row: torch.Tensor, sequence: ScheduledSequence) -> None:
-    """Change a row of logits, float32 [vocab_size], in place: bias, repetition, frequency and presence, minimum length."""
+def adjust(row: torch.Tensor, sequence: ScheduledSequence) -> bool:
+    """Change a row of logits, float32 [vocab_size], in place: bias, repetition, frequency and presence, minimum length.
+
+    False: no token is left that may be chosen.
+    """
     params = sequence.sampling
     assert params is not None
     if params.logit_bias:
@@ -38,8 +41,10 @@ def adjust(row: torch.Tensor, sequence: ScheduledSequence) -> None:
     if _penalises(params):
         assert sequence.history is not None, "the scheduler hands the history of a sequence with penalties"
         _penalise(row, np.array(sequence.history, dtype=np.int64), sequence.num_prompt_tokens, params)
-    if _too_short(sequence, params):
-        row[torch.tensor(params.stop_token_ids, device=row.device)] = -torch.inf
+    if not _too_short(sequence, params):
+        return True
+    row[torch.tensor(params.stop_token_ids, device=row.device)] = -torch.inf
+    return bool(row.max() > -torch.inf)
 
 
 def _penalises(params: SamplingParams) -> bool:

@@ -43,12 +43,8 @@ def _choose(
         return {}
     logits = _rows_of(logits, rows, copied=adjusted)
     if adjusted:
-        for place, row in enumerate(rows):
-            adjust(logits[place], sequences[row])
-        possible = (logits.amax(1) > -torch.inf).tolist()
-        if not all(possible):
-            rows = [row for row, has_one in zip(rows, possible, strict=True) if has_one]
-            logits = logits[torch.tensor(possible, device=logits.device)]
+        places = [place for place, row in enumerate(rows) if adjust(logits[place], sequences[row])]
+        logits, rows = _rows_of(logits, places), [rows[place] for place in places]
     return dict(zip(rows, _tokens(logits, [sequences[row] for row in rows]), strict=True))
 
 

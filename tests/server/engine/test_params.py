@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,11 @@ def test_the_defaults_are_valid_and_stay_as_they_are() -> None:
 def test_every_setting_has_a_check() -> None:
     """A new field without bounds would reach the engine unchecked."""
     assert set(bounds._CHECKS) == {field.name for field in fields(SamplingParams)}
+
+
+def test_the_guide_names_every_setting() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "sampling.md").read_text(encoding="utf-8")
+    assert all(f"`{field.name}`" in guide for field in fields(SamplingParams))
 
 
 @pytest.mark.parametrize(
