@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks import machine, offered, real_model, results, step_cost, traces
@@ -61,7 +61,8 @@ def real(requests: Sequence[Offered], runner: ModelRunner, limits: EngineLimits,
     """On the real model, as fast as it goes."""
     engine = Engine(runner, limits, SchedulerConfig(max_num_seqs=seqs), prefix_caching=False)
     for one in requests:
-        engine.add(real_model.request(str(one.number), _readable(one), one.output_tokens))
+        prompt = real_model.prompt(limits.vocab_size, one.prompt_tokens, one.number)
+        engine.add(real_model.request(str(one.number), prompt, one.output_tokens))
     seen, tokens = Occupancy(), 0
     began = before = time.perf_counter()
     while engine.has_work:
@@ -92,6 +93,7 @@ def alternate(requests: Sequence[Offered], args: argparse.Namespace) -> list[Res
     model = real_model.load(
         args.model, kv_tokens=paged.num_blocks * block_size, block_size=block_size, longest=paged.max_model_len
     )
+    paged, contiguous = (replace(limits, vocab_size=model.limits.vocab_size) for limits in (paged, contiguous))
     reserving = ReservingRunner(model.runner, block_size, contiguous.block_size // block_size)
     found = []
     for _ in range(args.reps):
@@ -191,11 +193,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.error("the books need --steps FILE (or add --real to run the model)")
     args.requests = args.requests or (80 if args.real else 2000)
     return args
-
-
-def _readable(one: Offered) -> tuple[int, ...]:
-    """Token ids that a model has."""
-    return tuple((one.number * 31 + position) % 1000 + 1 for position in range(one.prompt_tokens))
 
 
 if __name__ == "__main__":

@@ -67,10 +67,15 @@ def load(
     return RealModel(files, runner, limits, time.perf_counter() - began)
 
 
-def request(name: str, prompt: tuple[int, ...], max_tokens: int, *, salt: str = "") -> AddRequest:
+def prompt(vocab_size: int, length: int, number: int) -> tuple[int, ...]:
+    """Token ids that a model has; another number, another prompt."""
+    return tuple((number * 7919 + position * 31) % vocab_size for position in range(length))
+
+
+def request(name: str, token_ids: tuple[int, ...], max_tokens: int, *, salt: str = "") -> AddRequest:
     """A greedy request of exactly so many tokens, that arrives now."""
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
-    return AddRequest(name, prompt, sampling, time.monotonic(), cache_salt=salt)
+    return AddRequest(name, token_ids, sampling, time.monotonic(), cache_salt=salt)
 
 
 def finish(engine: Engine) -> list[RequestOutput]:

@@ -61,5 +61,5 @@ def median_seconds(runner: ModelRunner, output: SchedulerOutput, reps: int) -> f
 
 def _sequence(number: int, start: int, count: int, blocks: Iterator[int], block_size: int) -> ScheduledSequence:
     table = tuple(itertools.islice(blocks, -(-(start + count) // block_size)))
-    token_ids = tuple((number * 31 + position) % 1000 + 1 for position in range(count))
+    token_ids = tuple((number * 31 + position) % 200 + 1 for position in range(count))
     return ScheduledSequence(number, token_ids, start, table, GREEDY, seed=number, output_position=0)

@@ -86,7 +86,7 @@ class Tokens:
 
 def w1(codec: Codec, seed: int) -> Workload:
     """Many at once, of the lengths that chat has."""
-    lengths = _lognormal_lengths(64, median=110, sigma=0.75, least=16, most=512)
+    lengths = lognormal_lengths(64, median=110, sigma=0.75, least=16, most=512)
     random.Random(f"{seed} order").shuffle(lengths)
 
     def variant(tokens: Tokens) -> list[Prompt]:
@@ -154,7 +154,7 @@ def _workload(
     return Workload(name, kind, stream, concurrency, warmup, variants)
 
 
-def _lognormal_lengths(count: int, *, median: float, sigma: float, least: int, most: int) -> list[int]:
+def lognormal_lengths(count: int, *, median: float, sigma: float, least: int, most: int) -> list[int]:
     """The middles of `count` equal shares of a lognormal distribution: its shape without a sample's luck."""
     normal = NormalDist(math.log(median), sigma)
     shares = ((index + 0.5) / count for index in range(count))
