@@ -87,6 +87,7 @@ class Life:
             startup_timeout=settings.server.startup_timeout,
             stall_timeout=settings.server.stall_timeout,
         )
+        self._model: LoadedModel | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()  # a second signal
         self._uvicorn = http_server(make_app(self.service))
@@ -111,6 +112,8 @@ class Life:
             self._uvicorn.should_exit = True
             await answering
             self.service.close()
+            if self._model is not None:
+                self._model.close()
 
     @contextlib.asynccontextmanager
     async def _managed(self, listener: socket.socket | None) -> AsyncIterator[None]:
@@ -147,7 +150,7 @@ class Life:
                     "look at the disk or network that holds the model, or raise --startup-timeout",
                 )
             await asyncio.sleep(_TICK)
-        model = loading.result()
+        model = self._model = loading.result()
         return Loaded(
             EngineLoop(model.engine),
             model.limits,
@@ -170,10 +173,11 @@ class Life:
         self.service.loaded = loaded
         self._lifecycle.enter(Phase.SERVING)
         logger.info("ready: %s, up to %d tokens", ", ".join(self.service.served_names), loaded.context)
+        assert self._model is not None
         while not self._stop.is_set():
-            if loaded.engine.dead is not None:
+            if (why := loaded.engine.dead or self._model.trouble()) is not None:
                 await self._until_idle(_LAST_WORDS)
-                raise PagemillError(FailureReason.ENGINE_FAILED, f"the engine ended: {loaded.engine.dead}")
+                raise PagemillError(FailureReason.ENGINE_FAILED, f"the engine ended: {why}")
             await asyncio.sleep(_TICK)
 
     async def _drain(self, loaded: Loaded) -> None:

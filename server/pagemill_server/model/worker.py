@@ -100,4 +100,6 @@ def _failure(error: Exception) -> Failure:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    ended = main(sys.argv)
+    logging.shutdown()
+    os._exit(ended)  # the threads of a broken sum would be waited for
