@@ -1,6 +1,6 @@
 """The engine's own time a step: sequences that decode on a runner that computes nothing.
 
-    python -m benchmarks.engine_overhead [--sequences 64] [--context 500]
+    python -m benchmarks.engine_overhead [--sequences 64] [--context 500] [--waiting 1000 --policy fair --clients 1000]
 
 Prints the machine line and percentiles of a step's CPU time, which a busy machine blurs less than the clock on the wall.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 
 from benchmarks import machine
 from pagemill_server.config import EngineLimits, SchedulerConfig
@@ -26,16 +27,26 @@ class NoModel:
         return RunnerOutput({entry.seq_id: TOKEN for entry in output.sequences if entry.sampling is not None})
 
 
-def measure(sequences: int, context: int, steps: int, waiting: int = 0) -> list[float]:
-    """Milliseconds of CPU of each decode step, ascending."""
+def measure(
+    sequences: int,
+    context: int,
+    steps: int,
+    waiting: int = 0,
+    policy: str = "fcfs",
+    names: Sequence[str] = ("",),
+    choices: int = 1,
+) -> list[float]:
+    """Milliseconds of CPU of each decode step, ascending. Requests come from the clients of those names in turn; those that wait
+    ask for so many choices each."""
     limits = EngineLimits(
         max_model_len=10**6, vocab_size=1000, num_blocks=sequences * ((context + steps) // 16 + 2), block_size=16
     )
-    config = SchedulerConfig(max_num_seqs=sequences, max_num_batched_tokens=sequences * context)
+    config = SchedulerConfig(max_num_seqs=sequences, max_num_batched_tokens=sequences * context, policy=policy)
     engine = Engine(NoModel(), limits, config)
     for number in range(sequences + waiting):
         prompt = tuple((number * 31 + i) % 1000 for i in range(context))
-        engine.add(AddRequest(f"r{number}", prompt, SamplingParams(max_tokens=10**6), arrival=0.0))
+        params = SamplingParams(max_tokens=10**6, n=choices if number >= sequences else 1)
+        engine.add(AddRequest(f"r{number}", prompt, params, arrival=0.0, client=names[number % len(names)]))
     engine.step()
     assert engine.stats().num_running == sequences
     times = []
@@ -53,8 +64,21 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=500, help="prompt tokens of each")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--waiting", type=int, default=0, help="requests that wait beside them")
+    parser.add_argument("--policy", default="fcfs")
+    parser.add_argument("--clients", type=int, default=1, help="that the requests come from")
+    parser.add_argument("--users", action="store_true", help="they are users of one client")
+    parser.add_argument("--choices", type=int, default=1, help="of each request that waits")
     arguments = parser.parse_args()
-    times = measure(arguments.sequences, arguments.context, arguments.steps, arguments.waiting)
+    names = [("key1/" if arguments.users else "") + f"client{number}" for number in range(arguments.clients)]
+    times = measure(
+        arguments.sequences,
+        arguments.context,
+        arguments.steps,
+        arguments.waiting,
+        arguments.policy,
+        names,
+        arguments.choices,
+    )
     print(machine.describe().line())
     for share in (0.1, 0.5, 0.9):
         print(f"p{100 * share:.0f} {times[int(share * len(times))]:.3f} ms")

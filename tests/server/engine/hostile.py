@@ -1,7 +1,7 @@
-"""Scheduling policies that mean no good. None of them may lose a request, a block or a right answer, nor keep the engine from ending."""
+"""Scheduling policies that mean no good. None may cost a request, a block, a right answer or the end."""
 
 import zlib
-from collections.abc import Hashable, Reversible
+from collections.abc import Collection, Hashable, Reversible
 from itertools import count
 
 from pagemill_server.config import SchedulerConfig
@@ -64,6 +64,27 @@ class Lying(Policy):
         return Sequence(10**9, AddRequest("nobody", (1,), SamplingParams(), 0.0), seed=0)
 
 
+class Forgetful(Policy):
+    """Says that no turn has fallen, while all of them rise and fall; lanes and groups without end."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        super().__init__(config)
+        self._calls = count()
+
+    def lane(self, sequence: Sequence) -> Hashable:
+        return next(self._calls) % 7
+
+    def group(self, sequence: Sequence) -> Hashable:
+        return next(self._calls) % 3
+
+    def turn(self, sequence: Sequence) -> tuple[float, ...]:
+        call = next(self._calls)
+        return (float(call), -float(call))[: call % 3]
+
+    def fallen(self) -> Collection[Sequence] | None:
+        return () if next(self._calls) % 5 else None
+
+
 class Raising(Policy):
     """Fails whatever it is asked, and tells nonsense where it doesn't."""
 
@@ -73,8 +94,14 @@ class Raising(Policy):
     def key(self, sequence: Sequence) -> tuple[float, ...]:
         return (float("nan"),)
 
+    def group(self, sequence: Sequence) -> Hashable:
+        raise LookupError
+
     def turn(self, sequence: Sequence) -> tuple[float, ...]:
         raise KeyError(sequence.seq_id)
+
+    def fallen(self) -> Collection[Sequence] | None:
+        return [self]  # type: ignore[list-item]
 
     def victim(self, running: Reversible[Sequence], newcomer: Sequence | None) -> Sequence | None:
         raise ZeroDivisionError
@@ -92,4 +119,6 @@ class Raising(Policy):
         raise RuntimeError
 
 
-NAMES = tuple(f"{__name__}:{policy.__name__}" for policy in (Whimsical, Grudging, Displacing, Lying, Raising))
+NAMES = tuple(
+    f"{__name__}:{policy.__name__}" for policy in (Whimsical, Grudging, Displacing, Lying, Forgetful, Raising)
+)

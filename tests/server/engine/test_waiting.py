@@ -1,5 +1,8 @@
+from collections import defaultdict
 from collections.abc import Hashable
 from random import Random
+
+import pytest
 
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.policies import Policy
@@ -56,7 +59,7 @@ def test_a_thousand_that_left_are_not_kept_behind_one_that_waits() -> None:
         sequence = make_sequence(seq_id)
         queue.push(sequence)
         queue.remove(sequence)
-    assert sum(map(len, queue._lanes.values())) < 100
+    assert sum(len(lane.entries) for lane in queue._lanes.values()) < 100
     assert queue.head() is first
 
 
@@ -153,3 +156,95 @@ def test_random_comings_and_goings_keep_the_order() -> None:
         expected = sorted(waiting.values(), key=queue.turn)
         assert queue.first(5) == expected[:5]
         assert len(queue) == len(waiting)
+
+
+class Grouped(Policy):
+    """Clients with users, each of the two with a counter: what is charged to a client moves all of its users at once."""
+
+    def __init__(self) -> None:
+        super().__init__(SchedulerConfig())
+        self.served: dict[str, float] = defaultdict(float)
+        self.repaid: list[Sequence] = []
+        self.asked = 0
+
+    def lane(self, sequence: Sequence) -> Hashable:
+        return sequence.request.client
+
+    def group(self, sequence: Sequence) -> Hashable:
+        return sequence.request.client[0]
+
+    def turn(self, sequence: Sequence) -> tuple[float, ...]:
+        self.asked += 1
+        client = sequence.request.client
+        return (self.served[client[0]], self.served[client], sequence.request.arrival)
+
+    def fallen(self) -> list[Sequence]:
+        repaid, self.repaid = self.repaid, []
+        return repaid
+
+    def charge(self, sequence: Sequence, prompt_tokens: int, output_tokens: int) -> None:
+        for name in (sequence.request.client[0], sequence.request.client):
+            self.served[name] += prompt_tokens
+        if prompt_tokens < 0:
+            self.repaid.append(sequence)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_groups_of_lanes_come_in_the_order_of_their_turns_whatever_is_charged_and_repaid(seed: int) -> None:
+    random = Random(seed)
+    policy = Grouped()
+    queue = WaitingQueue(policy)
+    known: list[Sequence] = []
+    waiting: dict[int, Sequence] = {}
+    for step in range(1500):
+        move = random.random()
+        if move < 0.3 or not known:
+            client = random.choice("abc") + random.choice("12345")
+            sequence = Sequence(step, make_request(1, client=client, arrival=float(step // 3)), seed=0)
+            known.append(sequence)
+            waiting[step] = sequence
+            queue.push(sequence)
+        elif move < 0.55:
+            policy.charge(random.choice(known), random.choice([-5, -1, 1, 2, 3, 10]), 0)
+        elif waiting:
+            taken = random.choice([queue.head(), *waiting.values()])
+            assert taken is not None
+            del waiting[taken.seq_id]
+            queue.remove(taken)
+            if move < 0.7:
+                taken.num_preemptions += 1
+                waiting[taken.seq_id] = taken
+                queue.push(taken)
+        expected = sorted(waiting.values(), key=queue.turn)
+        number = random.choice([1, 1, 9])
+        assert queue.first(number) == expected[:number]
+        assert queue.head() is (expected[0] if expected else None)
+        assert len(queue) == len(waiting)
+
+
+@pytest.mark.parametrize("names", [[f"{i:04}" for i in range(1000)], [f"a{i}" for i in range(1000)]])
+def test_a_thousand_clients_that_wait_or_users_of_one_are_not_asked_at_each_look(names: list[str]) -> None:
+    policy = Grouped()
+    queue = WaitingQueue(policy)
+    for seq_id, client in enumerate(names):
+        queue.push(Sequence(seq_id, make_request(1, client=client), seed=0))
+    running = Sequence(10**6, make_request(1, client=names[0]), seed=0)
+    queue.head()
+    policy.asked = 0
+    for _ in range(100):
+        policy.charge(running, 1, 0)
+        assert len(queue.first(9)) == 9
+    assert policy.asked < 100 * 100
+
+
+def test_nothing_is_kept_of_lanes_that_are_empty() -> None:
+    queue = WaitingQueue(Grouped())
+    for seq_id in range(1000):
+        sequence = Sequence(seq_id, make_request(1, client=f"{seq_id % 10}{seq_id}"), seed=0)
+        queue.push(sequence)
+        if seq_id % 3:
+            queue.head()
+        queue.remove(sequence)
+    assert queue.head() is None
+    assert (queue._lanes, queue._groups, queue._news, len(queue._in_order)) == ({}, {}, {}, 0)
+    assert len(queue._in_order._heap) < 100

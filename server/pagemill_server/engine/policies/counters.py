@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pagemill_server.engine.lazy_heap import LazyHeap
+
 AWAY_KEPT = 1024  # counters of parties that are away, at most
 
 
@@ -19,6 +21,7 @@ class Counters:
         self._weights = weights or {}
         self._served: dict[str, float] = {}  # of all that are here, and of some that are away
         self._waiting: dict[str, int] = {}  # sequences that wait
+        self._least_waiting = LazyHeap[str](lambda name: (self[name],))
         self._here: dict[str, int] = {}  # sequences that wait or run
         self._last_waited = ""  # who waited when the queue was last seen to empty
         self._floor = 0.0  # no counter below it is kept, and nobody starts below it
@@ -36,6 +39,8 @@ class Counters:
     def charge(self, name: str, cost: float) -> None:
         if name in self._here:
             self._served[name] = self[name] + cost / self._weights.get(name, 1.0)
+            if cost < 0 and name in self._waiting:
+                self._least_waiting.lower(name)
 
     def come(self, name: str) -> None:
         """A sequence of its begins to be here."""
@@ -44,14 +49,16 @@ class Counters:
     def wait(self, name: str) -> None:
         """A sequence of its that is here begins to wait."""
         if name not in self._waiting:
-            least = min((self[other] for other in self._waiting), default=self[self._last_waited])
+            least = self[next(iter(self._least_waiting.least(1)), self._last_waited)]
             self._served[name] = max(self[name], least)
+            self._least_waiting.lower(name)
             self._forget(least)
         self._waiting[name] = self._waiting.get(name, 0) + 1
 
     def run(self, name: str) -> None:
         """A sequence of its waits no more."""
-        _count_down(self._waiting, name)
+        if not _count_down(self._waiting, name):
+            self._least_waiting.drop(name)
         self._last_waited = name
 
     def go(self, name: str) -> None:
@@ -77,7 +84,10 @@ class Counters:
             del self._served[name]
 
 
-def _count_down(counts: dict[str, int], name: str) -> None:
+def _count_down(counts: dict[str, int], name: str) -> int:
+    """What is left."""
     counts[name] -= 1
-    if not counts[name]:
+    left = counts[name]
+    if not left:
         del counts[name]
+    return left

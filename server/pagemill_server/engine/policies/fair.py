@@ -8,7 +8,7 @@ while somebody waits. A client named `key/user` is `key` to the others, and shar
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Reversible
+from collections.abc import Collection, Hashable, Reversible
 
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.policies.counters import Counters
@@ -26,12 +26,20 @@ class Fair(Policy):
         self._users: dict[str, Counters] = {}  # of each client that is here
         self._waiting: dict[int, bool] = {}  # whether it waits, of each sequence that is here; by seq_id
         self._owing: dict[int, int] = {}  # prompt tokens charged in advance, since its admission; by seq_id
+        self._repaid: dict[int, Sequence] = {}  # since the queue last asked; by seq_id
 
     def lane(self, sequence: Sequence) -> Hashable:
         return sequence.request.client
 
+    def group(self, sequence: Sequence) -> Hashable:
+        return _names(sequence)[0]
+
     def turn(self, sequence: Sequence) -> tuple[float, ...]:
         return (*self._served(sequence), sequence.request.arrival)
+
+    def fallen(self) -> Collection[Sequence]:
+        repaid, self._repaid = self._repaid, {}
+        return repaid.values()
 
     def victim(self, running: Reversible[Sequence], newcomer: Sequence | None) -> Sequence | None:
         return max(reversed(running), key=self._served) if newcomer is None else None
@@ -83,7 +91,9 @@ class Fair(Policy):
 
     def _repay(self, sequence: Sequence) -> None:
         """It runs no more, and what it was charged for in advance was not computed."""
-        self._charge(sequence, -self._owing.pop(sequence.seq_id, 0), 0)
+        if owed := self._owing.pop(sequence.seq_id, 0):
+            self._charge(sequence, -owed, 0)
+            self._repaid[sequence.seq_id] = sequence
 
     def _runs(self, sequence: Sequence) -> None:
         client, user = _names(sequence)

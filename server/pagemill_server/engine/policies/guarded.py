@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Reversible
+from collections.abc import Callable, Collection, Hashable, Iterable, Reversible
 from typing import TypeVar
 
 from pagemill_server.engine.policies.interface import Policy
@@ -43,6 +43,12 @@ class Guarded(Policy):
 
     def turn(self, sequence: Sequence) -> tuple[float, ...]:
         return self._ask("turn", lambda: _comparable(self.inner.turn(sequence)), lambda: self.key(sequence))
+
+    def group(self, sequence: Sequence) -> Hashable:
+        return self._ask("group", lambda: _hashable(self.inner.group(sequence)), lambda: self.lane(sequence))
+
+    def fallen(self) -> Collection[Sequence] | None:
+        return self._ask("fallen", lambda: _sequences_or_none(self.inner.fallen()), lambda: None)
 
     def victim(self, running: Reversible[Sequence], newcomer: Sequence | None) -> Sequence | None:
         return self._ask(
@@ -104,6 +110,15 @@ def _sequence_or_none(victim: object) -> Sequence | None:
     if victim is not None and not isinstance(victim, Sequence):
         raise WrongAnswer(f"`victim` must be one of the running sequences or None, not {victim!r}")
     return victim
+
+
+def _sequences_or_none(fallen: object) -> tuple[Sequence, ...] | None:
+    if fallen is None:
+        return None
+    named = tuple(fallen) if isinstance(fallen, Iterable) else (fallen,)
+    if not all(isinstance(sequence, Sequence) for sequence in named):
+        raise WrongAnswer(f"`fallen` must be sequences or None, not {fallen!r}")
+    return named
 
 
 def _yes_or_no(answer: object) -> bool:

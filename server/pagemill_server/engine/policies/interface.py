@@ -9,7 +9,7 @@ with the `SchedulerConfig` in force.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Reversible
+from collections.abc import Callable, Collection, Hashable, Reversible
 
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.estimate import Cost, Estimator
@@ -42,6 +42,17 @@ class Policy:
         """The place among the other lanes' sequences, least first. Asked whenever the scheduler looks for the next, so it may
         depend on what the policy has counted of the lane; inside a lane it must rise as `key` does. Default: the key."""
         return self.key(sequence)
+
+    def group(self, sequence: Sequence) -> Hashable:
+        """Lanes of one group have the first number of their turns in common, whatever it is by now. Asked with `lane`.
+        Default: each lane is a group of its own."""
+        return self.lane(sequence)
+
+    def fallen(self) -> Collection[Sequence] | None:
+        """Sequences whose lane or group stands before where it stood, by what was counted since the last call; all other turns
+        have stayed or risen. With that, only those that may be next are asked for their turn. Default: None, anything may have
+        happened, and the head of every lane is asked at each look."""
+        return None
 
     # Hook 2: victim.
 

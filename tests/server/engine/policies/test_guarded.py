@@ -24,7 +24,10 @@ class Answering(Policy):
     def lane(self, sequence: Sequence) -> Any:
         return self.answer()
 
-    key = turn = lane
+    key = turn = group = lane
+
+    def fallen(self) -> Any:
+        return self.answer()
 
     def victim(self, running: Any, newcomer: Sequence | None) -> Any:
         return self.answer()
@@ -56,6 +59,8 @@ def all_answers(policy: Policy) -> list[Any]:
     policy.left(first)
     return [
         policy.lane(first),
+        policy.group(first),
+        policy.fallen(),
         policy.key(first),
         policy.turn(first),
         policy.victim(running, None),
@@ -77,7 +82,7 @@ def all_answers(policy: Policy) -> list[Any]:
 def test_first_come_first_served_answers_in_its_place(answer: Callable[[], Any]) -> None:
     expected = all_answers(Policy(SchedulerConfig()))
     answers = all_answers(Guarded(Answering(answer)))
-    assert answers[1:] == expected[1:]  # any hashable is a lane
+    assert answers[2:] == expected[2:]  # any hashable is a lane or a group
 
 
 @pytest.mark.parametrize(
@@ -94,6 +99,8 @@ def test_right_answers_pass() -> None:
     assert Guarded(Answering(lambda: False)).admit(SEQUENCES[0], 1, 1) is False
     assert Guarded(Answering(lambda: SEQUENCES[1])).victim(SEQUENCES, None) is SEQUENCES[1]
     assert Guarded(Answering(lambda: None)).victim(SEQUENCES, None) is None
+    assert Guarded(Answering(lambda: {1: SEQUENCES[1]}.values())).fallen() == (SEQUENCES[1],)
+    assert Guarded(Answering(lambda: ())).fallen() == ()
 
 
 def test_each_hook_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -101,7 +108,7 @@ def test_each_hook_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         all_answers(guarded)
     told = [record.getMessage() for record in caplog.records]
-    hooks = ["queued", "admitted", "charge", "left", "lane", "key", "turn", "victim", "admit"]
+    hooks = ["queued", "admitted", "charge", "left", "lane", "group", "fallen", "key", "turn", "victim", "admit"]
     assert [next(hook for hook in hooks if f"`{hook}`" in line) for line in told] == hooks
     assert all("Answering" in line for line in told)
     assert "told to" in caplog.text
