@@ -79,9 +79,11 @@ class Committer:
 
     def _charge(self, sequence: Sequence, start: int, end: int, sampled: int) -> None:
         """Tell the policy what was computed for the first time, and sampled."""
-        prompt_end, charged = min(end, sequence.num_prompt_tokens), sequence.num_charged_tokens
-        first_time = max(0, prompt_end - max(start, charged)) if charged < prompt_end else 0
-        sequence.num_charged_tokens = max(charged, prompt_end)
+        first_time, charged = 0, sequence.num_charged_tokens
+        if charged < sequence.num_prompt_tokens:
+            prompt_end = min(end, sequence.num_prompt_tokens)
+            first_time = max(0, prompt_end - max(start, charged))
+            sequence.num_charged_tokens = max(charged, prompt_end)
         if first_time or sampled:
             self._roster.policy.charge(sequence, first_time, sampled)
 
@@ -106,13 +108,11 @@ class Committer:
         return self.finish(sequence, reason, prompt_logprobs=prompt_logprobs, embedding=embedding)
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        if token_id in sequence.request.sampling.stop_token_ids:
+        sampling, num_tokens = sequence.request.sampling, len(sequence.token_ids)
+        if token_id in sampling.stop_token_ids:
             return FinishReason.STOP
         # A sequence that outgrows the model or, alone, the whole cache has its answer cut: it would never fit again.
-        if (
-            sequence.num_output_tokens >= sequence.request.sampling.max_tokens
-            or sequence.num_tokens >= self._max_sequence_len
-        ):
+        if num_tokens - sequence.num_prompt_tokens >= sampling.max_tokens or num_tokens >= self._max_sequence_len:
             return FinishReason.LENGTH
         return None
 

@@ -177,10 +177,11 @@ class KVCache:
         if holding is None:
             return self.admit(sequence, num_tokens) is not None
         missing = self.blocks_for(num_tokens) - len(holding.blocks)
+        if missing <= 0:
+            return True
         if missing > self.available:
             return False
-        if missing > 0:
-            holding.blocks += self._take(missing)
+        holding.blocks += self._take(missing)
         return True
 
     def table(self, sequence: Sequence, num_tokens: int) -> tuple[int, ...]:

@@ -10,21 +10,21 @@ from pagemill_server.engine.sequence import Sequence
 
 def plan(sequence: Sequence, num_tokens: int, kv_cache: KVCache) -> ScheduledSequence:
     """Its next `num_tokens` tokens, at least one and at most up to its end."""
-    start = sequence.num_computed_tokens
+    token_ids, start = sequence.token_ids, sequence.num_computed_tokens
     end = start + num_tokens
-    reaches_end = end == len(sequence.token_ids)
+    reaches_end = end == len(token_ids)
     sampling = sequence.request.sampling
     samples = reaches_end and not sequence.request.pooling and sampling.max_tokens > 0
-    history = tuple(sequence.token_ids) if samples and _looks_back(sampling) else None
+    history = tuple(token_ids) if samples and _looks_back(sampling) else None
     targets = () if sampling.prompt_logprobs is None or sequence.index else _prompt_targets(sequence, start, end)
     return ScheduledSequence(
         seq_id=sequence.seq_id,
-        token_ids=tuple(sequence.token_ids[start:end]),
+        token_ids=tuple(token_ids[start:end]),
         start=start,
         block_table=kv_cache.table(sequence, end),
         sampling=sampling if samples else None,
         seed=sequence.seed,
-        output_position=len(sequence.token_ids) - sequence.num_prompt_tokens,
+        output_position=len(token_ids) - sequence.num_prompt_tokens,
         index=sequence.index,
         num_prompt_tokens=sequence.num_prompt_tokens if history or targets else 0,
         history=history,

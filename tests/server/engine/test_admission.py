@@ -1,7 +1,6 @@
 """Who comes in, and whom the policy may send away for it: steps as tables, as in test_scheduler."""
 
 from collections.abc import Reversible
-from dataclasses import replace
 
 import pytest
 
@@ -214,7 +213,6 @@ def test_another_policy_orders_those_that_wait_already() -> None:
     assert bench.scheduler.roster.waiting.head() is bench.sequences[high]
     bench.finish(0)
     assert bench.step() == {high: 2}
-    bench.config = replace(bench.config, max_num_seqs=2)
 
 
 class Listening(Policy):
@@ -244,6 +242,15 @@ def test_a_policy_hears_of_every_move() -> None:
     bench.finish(1)
     both = [("queued", 0), ("queued", 1), ("admitted", 0), ("admitted", 1)]
     assert policy.heard == [*both, ("queued", 1), ("left", 0), ("admitted", 1), ("left", 1)]
+
+
+def test_a_new_policy_hears_of_all_that_is_there() -> None:
+    bench = Bench([4, 4, 4], max_num_seqs=2)
+    bench.step()
+    policy = Listening()
+    bench.scheduler.configure(bench.config, policy)
+    running = [("queued", 0), ("admitted", 0), ("queued", 1), ("admitted", 1)]
+    assert policy.heard == [*running, ("queued", 2)]
 
 
 def test_a_request_of_several_is_heard_of_as_its_sequences_queue() -> None:

@@ -57,7 +57,7 @@ def test_a_request_for_prompt_logprobs_reads_no_cache_and_fills_it() -> None:
 
 
 def test_pooling_ends_with_an_embedding_after_the_last_prompt_token() -> None:
-    engine, runner = make_engine(max_num_batched_tokens=3, max_model_len=8)
+    engine, _ = make_engine(max_num_batched_tokens=3, max_model_len=8)
     request = make_request(8, pooling=True)  # as long as may be: no token follows
     engine.add(request)
     outputs = run_to_end(engine)[request.request_id]

@@ -328,7 +328,7 @@ def test_a_newcomers_wait_is_estimated() -> None:
     assert engine.stats().queue_seconds == 0.0
 
 
-def test_a_change_of_settings_loses_nothing() -> None:
+def test_a_change_of_settings_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     engine, runner = make_engine(num_blocks=100)
     requests = [make_request(5 + i, max_tokens=8, client=f"c{i % 3}") for i in range(12)]
     for request in requests:
@@ -345,6 +345,7 @@ def test_a_change_of_settings_loses_nothing() -> None:
         engine.scheduler.check_integrity()
     for later in run_to_end(engine).values():
         outputs += later
+    assert caplog.text == "", "no policy may be asked for what it hasn't heard of"
     for request in requests:
         mine = [output for output in outputs if output.request_id == request.request_id]
         assert token_ids(mine) == answer(request.prompt_token_ids, 8)
@@ -371,7 +372,7 @@ def test_a_policy_keeps_its_accounts_while_its_own_settings_stay() -> None:
 @pytest.mark.parametrize("name", hostile.NAMES)
 @pytest.mark.parametrize("num_host_blocks", [0, 30])
 def test_a_hostile_policy_loses_nothing(name: str, num_host_blocks: int) -> None:
-    engine, runner = make_engine(
+    engine, _ = make_engine(
         num_blocks=9, num_host_blocks=num_host_blocks, policy=name, max_num_batched_tokens=12, max_num_seqs=4
     )
     requests = [make_request(1 + 5 * i % 19, max_tokens=2 + 7 * i % 13, sampling={"n": 1 + i % 3}) for i in range(14)]

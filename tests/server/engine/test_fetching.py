@@ -148,7 +148,7 @@ def test_one_that_is_fetched_is_no_victim() -> None:
 
 def test_a_preempted_one_gets_its_own_blocks_back_from_the_host() -> None:
     for prefix_caching in (True, False):
-        engine, runner = make_engine(num_blocks=8, num_host_blocks=20, prefix_caching=prefix_caching)
+        engine, _ = make_engine(num_blocks=8, num_host_blocks=20, prefix_caching=prefix_caching)
         requests = [make_request(9, max_tokens=14) for _ in range(2)]
         for request in requests:
             engine.add(request)
