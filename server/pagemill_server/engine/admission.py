@@ -47,7 +47,7 @@ class Admissions:
     def _queue_siblings(self, draft: Draft) -> None:
         siblings = self._roster.siblings
         if siblings.num_held:
-            for sequence in siblings.due(self._roster.requests, draft.promise_prompt):
+            for sequence in siblings.due(self._roster.running.values(), draft.promise_prompt):
                 self._roster.waiting.push(sequence)
 
     def _start_one(self, draft: Draft, now: float) -> bool:

@@ -7,7 +7,7 @@ it leaves, the next takes its place. Used by `roster` and `admission`; knows no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pagemill_server.engine.sequence import Sequence
 
@@ -45,13 +45,16 @@ class Siblings:
         self.let_go(heir)
         return heir
 
-    def due(self, requests: Mapping[str, Members], has_prompt: Callable[[Sequence], bool]) -> list[Sequence]:
-        """Those whose leader has the prompt in its blocks, or will have it with the step that is being planned: they queue now."""
+    def due(self, running: Iterable[Sequence], has_prompt: Callable[[Sequence], bool]) -> list[Sequence]:
+        """Those whose leader has the prompt in its blocks, or will have it with the step that is being planned: they queue now.
+
+        Only who runs is asked, for many more may wait with others behind them.
+        """
         due: list[Sequence] = []
-        for request_id, held in tuple(self._held.items()):
-            if donor(next(iter(held.values())), requests[request_id], has_prompt) is not None:
-                due += held.values()
-                del self._held[request_id]
+        for leader in running:
+            request_id = leader.request.request_id
+            if request_id in self._held and has_prompt(leader):
+                due += self._held.pop(request_id).values()
         self.num_held -= len(due)
         return due
 

@@ -1,6 +1,7 @@
 """n sequences of one request: one computes the prompt, the others come onto its blocks."""
 
 from pagemill_server.engine.request import FinishReason
+from pagemill_server.engine.sequence import Sequence
 from tests.server.engine.scripted import answer, make_engine, make_request, run_to_end, token_ids
 from tests.server.engine.test_scheduler import Bench
 
@@ -54,6 +55,23 @@ def test_a_sibling_whose_leader_runs_on_comes_onto_its_blocks_later() -> None:
     bench.finish(1)
     assert bench.step() == {0: 1, 2: 2}
     assert bench.last.sequences[1].block_table[:2] == bench.last.sequences[0].block_table[:2]
+
+
+def test_requests_that_wait_are_not_asked_about_those_held_back_behind_them() -> None:
+    bench = several(10, max_num_seqs=1)
+    for _ in range(50):
+        bench.add(make_request(10, sampling={"n": 4}))
+    asked: list[int] = []
+
+    def has_prompt(sequence: Sequence) -> bool:
+        asked.append(sequence.seq_id)
+        return False
+
+    bench.step()
+    roster = bench.scheduler.roster
+    assert roster.siblings.num_held == 50 * 3
+    assert roster.siblings.due(roster.running.values(), has_prompt) == []
+    assert len(asked) <= 1
 
 
 def test_when_the_leader_leaves_the_next_takes_its_place() -> None:
