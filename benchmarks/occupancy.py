@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from benchmarks.workload_file import WorkloadError
 from pagemill_server.engine.engine import Engine
 
 
@@ -34,7 +35,9 @@ class Occupancy:
         self.total += seconds * cache.capacity
 
     def figures(self) -> Filling:
-        """Averages; raises ZeroDivisionError when nothing ever waited."""
+        """Averages; raises WorkloadError when nothing ever waited."""
+        if not self.seconds:
+            raise WorkloadError("nothing ever waited, so memory was no bound: more requests or less memory is needed")
         return Filling(
             sequences=self.sequences / self.seconds,
             most_sequences=self.most_sequences,

@@ -146,7 +146,8 @@ def load(args: argparse.Namespace) -> list[Offered]:
     recorded = traces.read(args.trace)
     requests = offered.offer(recorded, seed=1, shrink=args.shrink)
     longest = max(requests, key=lambda one: one.prompt_tokens + one.output_tokens)
-    return [*requests[:: max(1, len(requests) // args.requests)], longest]  # what max_model_len is there for
+    chosen = requests[:: max(1, len(requests) // args.requests)]
+    return chosen if longest in chosen else [*chosen, longest]  # what max_model_len is there for
 
 
 def row(one: Result) -> list[str]:
