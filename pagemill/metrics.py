@@ -34,12 +34,16 @@ MEMORY_BYTES: Final = (
     "pagemill:memory_bytes"  # by kind and source: how the start divided the memory; 0 where unmeasured
 )
 ESTIMATED_QUEUE_SECONDS: Final = "pagemill:estimated_queue_seconds"  # until a request that came now would first run
+HOST_CACHE_USAGE: Final = "pagemill:host_cache_usage_perc"  # a fraction 0..1 of the host tier's blocks; 0 without one
 
 # Counters, as exposed
 PREFIX_CACHE_QUERIES: Final = "vllm:prefix_cache_queries_total"  # tokens
 PREFIX_CACHE_HITS: Final = "vllm:prefix_cache_hits_total"  # tokens
 PREFIX_CACHE_QUERIES_OLD: Final = "vllm:gpu_prefix_cache_queries_total"
 PREFIX_CACHE_HITS_OLD: Final = "vllm:gpu_prefix_cache_hits_total"
+HOST_CACHE_HITS: Final = "pagemill:host_prefix_cache_hits_total"  # tokens of the hits that came from the host tier
+OFFLOADED_BLOCKS: Final = "pagemill:offloaded_blocks_total"  # copied from the device to the host tier
+FETCHED_BLOCKS: Final = "pagemill:fetched_blocks_total"  # copied from the host tier to the device
 PREEMPTIONS: Final = "vllm:num_preemptions_total"
 PROMPT_TOKENS: Final = "vllm:prompt_tokens_total"
 GENERATION_TOKENS: Final = "vllm:generation_tokens_total"
@@ -76,12 +80,16 @@ GAUGES: Final = (
     ENGINE_SLEEP_STATE,
     MEMORY_BYTES,
     ESTIMATED_QUEUE_SECONDS,
+    HOST_CACHE_USAGE,
 )
 COUNTERS: Final = (
     PREFIX_CACHE_QUERIES,
     PREFIX_CACHE_HITS,
     PREFIX_CACHE_QUERIES_OLD,
     PREFIX_CACHE_HITS_OLD,
+    HOST_CACHE_HITS,
+    OFFLOADED_BLOCKS,
+    FETCHED_BLOCKS,
     PREEMPTIONS,
     PROMPT_TOKENS,
     GENERATION_TOKENS,

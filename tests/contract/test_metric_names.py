@@ -70,7 +70,8 @@ def test_the_names_that_readers_of_vllm_ask_for() -> None:
     histograms += " request_params_max_tokens iteration_tokens_total request_prefill_kv_computed_tokens"
     wanted = {f"vllm:{name}" for name in f"{gauges} {histograms}".split()}
     wanted |= {f"vllm:{name}_total" for name in counters.split()}
-    ours = {"pagemill:memory_bytes", "pagemill:estimated_queue_seconds"}
+    ours = {"pagemill:memory_bytes", "pagemill:estimated_queue_seconds", "pagemill:host_cache_usage_perc"}
+    ours |= {f"pagemill:{name}_total" for name in ("host_prefix_cache_hits", "offloaded_blocks", "fetched_blocks")}
     assert set(families()) == wanted | ours
 
 

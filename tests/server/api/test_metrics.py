@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagemill import metrics as names
-from tests.server.api.running import NAME, Running, serving, until
+from tests.server.api.running import NAME, Running, serving, settings_for, until
 
 
 def samples(server: Running) -> dict[str, float]:
@@ -74,3 +74,24 @@ def test_gauges_follow_what_runs(idle_server: Running) -> None:
 def test_cache_config(idle_server: Running) -> None:
     blocks = idle_server.model.limits.num_blocks
     assert samples(idle_server)[f'{names.CACHE_CONFIG_INFO}{{block_size="32",num_gpu_blocks="{blocks}"}}'] == 1
+
+
+def test_what_moves_between_the_tiers_is_counted(tiny: Any) -> None:
+    settings = settings_for(tiny, memory_bytes=150_000, offloading_bytes=1 << 20)
+    with serving(tiny, settings=settings) as server, server.client() as client:
+
+        def cached(prompt: list[int]) -> int:
+            body = {"prompt": prompt, "max_tokens": 1, "temperature": 0}
+            usage = client.post("/v1/completions", json=body).json()["usage"]
+            return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+        prompts = [[letter] * 200 for letter in range(6)]  # of which the device holds one
+        assert [cached(prompt) for prompt in prompts] == [0] * 6
+        hits = cached(prompts[0])
+        server.wait_idle()
+        end = samples(server)
+    assert hits >= 160
+    assert end[names.HOST_CACHE_HITS] == end[names.PREFIX_CACHE_HITS] == hits
+    assert end[names.FETCHED_BLOCKS] == hits / 32
+    assert end[names.OFFLOADED_BLOCKS] >= 5 * 6
+    assert 0 < end[names.HOST_CACHE_USAGE] <= 1
