@@ -39,9 +39,10 @@ def fit_request(spec: LLMDeploymentSpec, files: ModelFiles, gpu_memory: int | No
         memory_bytes=memory,
         utilization=spec.gpu_memory_utilization,
         block_size=engine.block_size or default_block_size("cpu" if on_cpu else "cuda"),
-        max_model_len=spec.max_model_len,
+        max_model_len=spec.max_model_len or (files.embedding.max_length if files.embedding is not None else None),
         max_num_batched_tokens=engine.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS,
         max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
         kv_cache_bytes=cache,
         packs_weights=on_cpu and element == 4,
+        tensor_parallel_size=spec.gpu.count,
     )

@@ -45,9 +45,7 @@ def _table(resource: Resource, request: FitRequest, result: MemoryFit) -> Iterat
     spec, config = resource.spec, request.config
     yield f"{resource.owner.key.name}: {spec.model} ({config.architecture})"
     on_gpu = request.kv_cache_bytes is None
-    rows = (
-        [("GPU memory", f"{format_size(request.memory_bytes)}, {request.utilization:g} of it used")] if on_gpu else []
-    )
+    rows = [("GPU memory", _gpu_memory(request))] if on_gpu else []
     rows += [
         ("weights", f"{format_size(result.weights_bytes)}, {request.dtype_bytes} bytes a parameter"),
         ("activation reserve", format_size(result.activation_bytes)),
@@ -65,3 +63,9 @@ def _table(resource: Resource, request: FitRequest, result: MemoryFit) -> Iterat
     yield "fits"
     if on_gpu and request.utilization > WARN_UTILIZATION:
         yield f"warning: above {WARN_UTILIZATION} little is left for what else uses the GPU: expect CUDAOutOfMemory"
+
+
+def _gpu_memory(request: FitRequest) -> str:
+    text = f"{format_size(request.memory_bytes)}, {request.utilization:g} of it used"
+    processes = request.tensor_parallel_size
+    return text if processes == 1 else f"{text}; all figures are of each of {processes} GPUs"

@@ -60,6 +60,19 @@ def test_the_specs_gpu_memory_is_used_and_the_flag_goes_before(
     assert rows(plan(models, capsys, "--gpu-memory", "1GiB", **gpu)[1])["GPU memory"].startswith("1.0 GiB")
 
 
+def test_several_gpus_share_each_layer(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (
+        rows(plan(models, capsys, accelerator="gpu", gpu={"memoryGiB": 24, "count": count})[1]) for count in (1, 2)
+    )
+    assert one["GPU memory"] == "24.0 GiB, 0.9 of it used"
+    assert two["GPU memory"] == "24.0 GiB, 0.9 of it used; all figures are of each of 2 GPUs"
+    assert one["KV cache"].endswith(" 256 B a token")
+    assert two["KV cache"].endswith(" 128 B a token")
+    code, out, _ = plan(models, capsys, accelerator="gpu", gpu={"memoryGiB": 24, "count": 3})
+    assert code == 1
+    assert "can't be divided among 3 processes" in out
+
+
 def test_what_does_not_fit_names_the_nearest_values_that_do(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = plan(models, capsys, maxModelLen=256, engine={"kvCacheGiB": 0.0001})
     assert code == 1

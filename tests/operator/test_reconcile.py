@@ -196,9 +196,9 @@ async def test_a_claim_goes_with_the_field_and_a_retained_one_stays() -> None:
         ({"replicas": "two"}, "InvalidSpec", 'spec.replicas: must be an integer, not "two"'),
         ({"newField": 1, "suspend": 3}, "InvalidSpec", "spec.newField: unknown field"),
         (
-            {"schedulingPolicy": "fair"},
+            {"routing": "prefix"},
             "UnsupportedField",
-            "spec.schedulingPolicy is not served by this release: set it to fcfs",
+            "spec.routing is not served by this release: set it to service",
         ),
         ({"autoscaling": {"maxReplicas": 3}}, "UnsupportedField", "remove it and set replicas"),
     ],
