@@ -100,6 +100,9 @@ def _respelled(raw: Mapping[str, Any]) -> dict[str, Any]:
     for name, others in _SPELLINGS.items():
         if values.get(name) is None:
             values[name] = next((raw[other] for other in others if raw.get(other) is not None), None)
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        if values[name] is None:
+            raise KeyError(name)
     if values["intermediate_size"] is None:
         values["intermediate_size"] = 4 * int(values["hidden_size"])
     if values["num_key_value_heads"] is None and raw.get("multi_query"):

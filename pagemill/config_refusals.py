@@ -51,7 +51,11 @@ _BY_FIELD: tuple[tuple[tuple[str, ...], str], ...] = (
     (("vision_config", "audio_config", "speech_config"), _SEES),
     (("alibi",), _ALIBI),
     (("attn_logit_softcapping", "attn_logit_softcap"), "it caps its attention scores (soft-capping), which is not supported"),
-    (("index_topk", "sparse_attention_config"), "it has sparse attention, which is not supported"),
+    (
+        ("index_topk", "index_topk_blocks", "index_head_dim", "sparse_attention_config"),
+        "it has sparse attention, which is not supported",
+    ),
+    (("attention_chunk_size",), "it has chunked attention, which is not supported"),
     (("use_bidirectional_attention",), "its tokens see what comes after them: it is no decoder"),
 )  # fmt: skip
 

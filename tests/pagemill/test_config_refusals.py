@@ -47,6 +47,8 @@ def refusal(**overrides: Any) -> str:
         ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, "no decoder"),
         ("LlamaForCausalLM", {"is_causal": False}, "no decoder"),
         ("DeepseekV32ForCausalLM", {"index_topk": 2048}, "sparse attention"),
+        ("MiniMaxM3VLForCausalLM", {"index_topk_blocks": 16}, "sparse attention"),
+        ("Llama4ForCausalLM", {"attention_chunk_size": 8192}, "chunked attention"),
         ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "encoder-decoder"),
         ("BartForCausalLM", {"is_encoder_decoder": True}, "encoder-decoder"),
         ("Qwen2VLForConditionalGeneration", {}, "images or sound"),

@@ -96,6 +96,13 @@ class Checkpoint:
             tensor = gguf_names.restore(name, tensor, divided(self._files.config, processes))
         return tensor.to(self._device, self._dtype)
 
+    def take_all(self) -> dict[str, torch.Tensor]:
+        """All numbers that are left, by the file's own names: for code that sorts them out itself (old files keep masks too)."""
+        names = [name for name, info in self._left.items() if info.dtype in _FLOATS and not name.endswith(_RECOMPUTED)]
+        taken = {name: self._read(self._left[name]).to(self._device, self._dtype) for name in names}
+        self._left.clear()
+        return taken
+
     def has(self, name: str) -> bool:
         """Whether a tensor of that Hugging Face name is there and was not taken."""
         return self._own_name(name) in self._left

@@ -9,6 +9,7 @@ import torch
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_config import ModelConfig
+from pagemill_server.model import transformers_model, transformers_probe
 from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.gemma3 import Gemma3
 from pagemill_server.model.interface import LayerAttention, StepAttention
@@ -45,7 +46,7 @@ FAMILIES: dict[str, Callable[[Checkpoint, ModelConfig, int], Model]] = {
 
 def make_model(checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> Model:
     """Build the model and take its weights; raises PagemillError for what can't be served."""
-    family = FAMILIES.get(config.architecture)
+    family = FAMILIES.get(config.architecture) if config.native else _through_transformers
     if family is None:
         raise PagemillError(
             FailureReason.UNSUPPORTED_ARCHITECTURE,
@@ -54,3 +55,7 @@ def make_model(checkpoint: Checkpoint, config: ModelConfig, max_positions: int) 
     model = family(checkpoint, config, max_positions)
     checkpoint.finish()
     return model
+
+
+def _through_transformers(checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> Model:
+    return transformers_probe.examine(transformers_model.load(checkpoint, config), config)

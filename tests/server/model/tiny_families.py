@@ -25,6 +25,7 @@ COMMON: dict[str, Any] = {
     "eos_token_id": 258,
     "pad_token_id": None,
 }
+KEPT = ("pad_token_id", "sliding_window")  # None says something there
 WINDOWS = {"use_sliding_window": True, "sliding_window": 40, "max_window_layers": 2}
 # name: (the class's name without "ForCausalLM" or "Config", fields of its config)
 NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -75,10 +76,13 @@ NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_model(folder: Path, family: str, fields: dict[str, Any], dtype: str = "float32", seed: int = 0) -> Path:
-    """Write a random model of a family into `folder` and return it."""
+    """Write a random model of a family into `folder` and return it. A field of None takes a common one away."""
     config_name = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
-    config = getattr(transformers, config_name)(**COMMON | fields)
-    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    config = getattr(transformers, config_name)(
+        **{name: value for name, value in (COMMON | fields).items() if value is not None or name in KEPT}
+    )
+    head = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    model = getattr(transformers, family + head)(config)
     _randomise(model, family, seed)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     write_tokenizer(folder)
