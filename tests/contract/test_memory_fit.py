@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,27 @@ def test_the_plan_is_what_the_server_has(tmp_path: Path, tied: bool) -> None:
     assert start.fit == predicted
     assert start.measured.kv_cache == predicted.kv_cache_bytes
     assert (limits.num_blocks, limits.max_model_len) == (predicted.num_blocks, 128)
+
+
+def test_several_gpus_share_the_model_in_the_plan_as_in_the_server(tmp_path: Path) -> None:
+    """The figures are one GPU's: of two, each has half of every layer."""
+    folder = write_tiny_llama(tmp_path / "tiny")
+    spec = {"model": f"file://{folder}", "gpu": {"count": 2, "memoryGiB": 1}, "engine": {"dtype": "float32"}}
+    resource = read(
+        {
+            "apiVersion": "pagemill.dev/v1alpha1",
+            "kind": "LLMDeployment",
+            "metadata": {"name": "tiny", "namespace": "default"},
+            "spec": spec,
+        }
+    )
+    (container,) = render(resource, SETTINGS)[-1]["spec"]["template"]["spec"]["containers"]
+    settings = parse([*container["command"][2:], *container["args"]])
+    request = fit_request(resource.spec, inspect(folder), None)
+    assert request.tensor_parallel_size == settings.model.tensor_parallel_size == 2
+    alone = fit(replace(request, tensor_parallel_size=1))
+    assert 2 * fit(request).kv_bytes_per_token == alone.kv_bytes_per_token
+    assert fit(request).weights_bytes < alone.weights_bytes
 
 
 @pytest.mark.parametrize(("accelerator", "size"), [("cpu", 32), ("gpu", 16)])
