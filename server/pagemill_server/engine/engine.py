@@ -27,6 +27,7 @@ from pagemill_server.engine.tier_costs import MeasuredCosts, TierCosts
 
 logger = logging.getLogger(__name__)
 
+STEPS_OLD = 16  # how old the estimate of a wait may get
 FAILURES_TO_DEATH = 2  # consecutive steps that raised: once may be one bad batch, twice is a broken device
 
 DIED = "The engine has failed and serves no more."
@@ -77,6 +78,9 @@ class Engine:
         self._consecutive_failures = 0
         self._step_tokens = 0
         self._last_progress = clock()
+        self._num_steps = 0
+        self._reckoned_for: tuple[int, ...] = ()
+        self._queue_seconds = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -150,6 +154,7 @@ class Engine:
             self._consecutive_failures += 1
             return error
         self._consecutive_failures = 0
+        self._num_steps += 1
         if plan.sequences:
             self.step_model.observe(StepShape.of(plan), self._clock() - begin)
         return result
@@ -201,7 +206,7 @@ class Engine:
             last_progress=self._last_progress,
             num_added=totals.num_added,
             waiting_tokens=roster.waiting.num_tokens,
-            queue_seconds=self.estimator.queue_seconds(self._load()),
+            queue_seconds=self._estimate(),
             num_cached_blocks=cache.num_cached,
             num_host_blocks=cache.num_host_blocks,
             host_blocks_used=cache.num_host_used,
@@ -209,6 +214,20 @@ class Engine:
             fetched_blocks=cache.num_fetched,
             host_hits=totals.host_hits,
         )
+
+    def _estimate(self) -> float:
+        """Seconds that a newcomer would wait, reckoned anew when the queue has changed and now and then."""
+        roster = self._roster
+        reckoned_for = (
+            roster.num_waiting,
+            roster.waiting.num_tokens,
+            len(roster.running),
+            self._num_steps // STEPS_OLD,
+        )
+        if reckoned_for != self._reckoned_for:
+            self._reckoned_for = reckoned_for
+            self._queue_seconds = self.estimator.queue_seconds(self._load())
+        return self._queue_seconds
 
     def _load(self) -> Load:
         running = self._roster.running.values()

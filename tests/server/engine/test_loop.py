@@ -319,3 +319,49 @@ def test_an_event_loop_that_closed_does_not_hurt_the_next() -> None:
 
     asyncio.run(leave())
     asyncio.run(come())
+
+
+async def test_a_stream_of_several_is_over_when_each_has_ended() -> None:
+    async with engine_loop(num_blocks=100) as (loop, _, _):
+        request = make_request(9, max_tokens=5, sampling={"n": 3})
+        outputs = await soon(read(loop.submit(request)))
+        for index in range(3):
+            mine = [output for output in outputs if output.index == index]
+            assert token_ids(mine) == answer(request.prompt_token_ids, 5, index)
+            assert mine[-1].finish_reason is FinishReason.LENGTH
+        assert not loop._mailboxes
+        assert idle(loop)
+
+
+async def test_one_of_several_may_be_aborted() -> None:
+    async with engine_loop(num_blocks=100) as (loop, _, gate):
+        gate.close()
+        request = make_request(9, max_tokens=5, sampling={"n": 3})
+        stream = loop.submit(request)
+        loop.abort(request.request_id, 1)
+        loop.abort(request.request_id, 7)
+        gate.open()
+        outputs = await soon(read(stream))
+        ends = {output.index: output.finish_reason for output in outputs if output.finish_reason}
+        assert ends == {0: FinishReason.LENGTH, 1: FinishReason.ABORT, 2: FinishReason.LENGTH}
+
+
+async def test_who_hangs_up_on_several_frees_all_of_them() -> None:
+    async with engine_loop(num_blocks=ENDLESS) as (loop, _, _):
+        stream = loop.submit(make_request(9, max_tokens=10**6, sampling={"n": 3}))
+        await soon(stream.__anext__())
+        await stream.aclose()
+        await until(lambda: idle(loop))
+        await until(lambda: not loop._mailboxes)
+
+
+async def test_a_stop_ends_each_of_several() -> None:
+    engine, _ = make_engine(num_blocks=ENDLESS)
+    loop = EngineLoop(engine)
+    stream = loop.submit(make_request(9, max_tokens=10**6, sampling={"n": 3}))
+    await soon(stream.__anext__())
+    await soon(loop.stop())
+    ends = [output for output in await soon(read(stream)) if output.finish_reason is not None]
+    assert sorted((output.index, output.finish_reason) for output in ends) == [
+        (i, FinishReason.ABORT) for i in range(3)
+    ]

@@ -110,10 +110,11 @@ def test_a_leader_that_was_preempted_inside_its_prompt_is_still_waited_for() -> 
 def test_a_leader_whose_prompt_siblings_count_on_keeps_its_tokens() -> None:
     """A newcomer that goes first takes tokens only from those on whom nobody builds in this step."""
     engine, runner = make_engine(policy="priority", max_num_batched_tokens=24, num_blocks=100)
-    engine.add(make_request(20, sampling={"n": 2}, priority=2))
-    engine.add(make_request(20, priority=1, arrival=45.0))
+    engine.add(make_request(40, sampling={"n": 2}, priority=2))
     engine.step()
-    assert [len(entry.token_ids) for entry in runner.steps[0].sequences] == [20, 4]
+    engine.add(make_request(20))
+    engine.step()
+    assert [len(entry.token_ids) for entry in runner.steps[1].sequences] == [16, 8]
 
 
 def test_each_answers_as_it_would_alone() -> None:
