@@ -80,7 +80,7 @@ def test_the_command_answers_as_one_process_and_stops_in_order(
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
         assert not Path(f"/proc/{worker}").exists()
-    assert "2 processes of 1 threads" in server.log.read_text()
+    assert "2 x 1 threads" in server.log.read_text()
     assert "Traceback" not in server.log.read_text()
 
 

@@ -84,7 +84,7 @@ def _load_part(workers: Workers, progress: Progress) -> tuple[Part, int | None]:
     except RuntimeError as error:
         raise PagemillError(FailureReason.ENGINE_FAILED, str(workers.lost(error))) from error
     log.info(
-        "loaded %s in %.1f s: %s on %s, %d processes of %d threads",
+        "loaded %s in %.1f s: %s on %s, %d x %d threads",
         setup.files.path,
         time.monotonic() - began,
         placement.dtype_name,

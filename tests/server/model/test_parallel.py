@@ -70,6 +70,15 @@ def test_two_processes_answer_as_one(tmp_path: Path, overrides: dict[str, Any]) 
     check(write_tiny_llama(tmp_path, shards=2, torch_dtype="bfloat16", **overrides))
 
 
+def test_company_and_chunks_change_no_bit(tmp_path: Path) -> None:
+    prompt = list(range(60))
+    with loaded(write_tiny_llama(tmp_path), 2) as stepper:
+        (alone,) = stepper.logits([(1, prompt)])
+        cuts = [(0, 1), (1, 20), (20, 21), (21, 60)]
+        parts = [stepper.logits([(2, prompt[begin:end]), (100 + begin, [5] * 7)])[0] for begin, end in cuts]
+    assert torch.equal(torch.cat(parts), alone)
+
+
 @pytest.mark.parametrize("family", ["qwen3 moe", "gemma3"])
 def test_so_they_do_for_other_families(tmp_path: Path, family: str) -> None:
     name, fields = NATIVE[family]
