@@ -110,7 +110,7 @@ def _first_step(
         make_meter(placement.device),
         lambda step: workers.send(Warm(step)),
     )
-    memory = _corrected(request, fit(request), activation, placement)
+    memory = corrected(request, fit(request), activation, placement)
     log.info(
         "KV cache %s = %d blocks of %d tokens; longest sequence %d tokens; first step %.2f s",
         format_size(memory.kv_cache_bytes),
@@ -122,7 +122,7 @@ def _first_step(
     return memory, activation
 
 
-def _corrected(request: FitRequest, memory: MemoryFit, activation: int | None, placement: Placement) -> MemoryFit:
+def corrected(request: FitRequest, memory: MemoryFit, activation: int | None, placement: Placement) -> MemoryFit:
     """What the first step was measured to take goes before its estimate: on a GPU the cache is what is left. Raises
     PagemillError where that holds no sequence any more."""
     if activation is None or activation <= memory.activation_bytes:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from pagemill import config_reading
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.memory_fit import MemoryFit
+from pagemill.memory_fit import FitRequest, MemoryFit, fit
 from pagemill.model_files import inspect
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.model import division, host_limits
-from pagemill_server.model.load import load_runner
-from tests.server.tiny import write_tiny_llama
+from pagemill_server.model.device import Placement
+from pagemill_server.model.load import corrected, load_runner
+from tests.server.tiny import tiny_config, write_tiny_llama
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head_dim, float32
 
@@ -180,3 +183,30 @@ def test_the_asked_number_of_threads_is_used(tmp_path: Path, monkeypatch: pytest
         start(folder)
         assert torch.get_num_threads() == count
     torch.set_num_threads(before)
+
+
+def on_a_gpu(max_model_len: int) -> tuple[FitRequest, MemoryFit, Placement]:
+    """64 MiB of which the tiny model, a step and 256 tokens' cache take a part."""
+    config = config_reading.from_hugging_face(tiny_config(), {}, Path("tiny"))
+    request = FitRequest(config, 2, 64 << 20, 0.9, 16, max_model_len, max_num_batched_tokens=64, max_num_seqs=4)
+    return request, fit(request), Placement(torch.device("cuda"), torch.bfloat16, 1)
+
+
+def test_on_a_gpu_a_step_that_takes_more_than_predicted_costs_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    request, memory, placement = on_a_gpu(256)
+    more = memory.activation_bytes + (4 << 20)
+    with caplog.at_level(logging.WARNING):
+        smaller = corrected(request, memory, more, placement)
+    block = 16 * memory.kv_bytes_per_token
+    assert (memory.num_blocks - smaller.num_blocks) * block == pytest.approx((4 << 20) + block, abs=block)
+    assert smaller.max_model_len == 256
+    assert "more than the" in caplog.text
+    assert corrected(request, memory, memory.activation_bytes, placement) is memory
+    assert corrected(request, memory, None, placement) is memory
+
+
+def test_on_a_gpu_a_step_that_leaves_no_sequence_is_refused() -> None:
+    request, memory, placement = on_a_gpu(256)
+    with pytest.raises(PagemillError) as error:
+        corrected(request, memory, memory.activation_bytes + memory.kv_cache_bytes - 1000, placement)
+    assert error.value.failure.reason is FailureReason.KV_CACHE_TOO_SMALL
