@@ -5,7 +5,7 @@
     blocks               = KV cache // (block size x KV bytes a token)
 
 The activation reserve is what one step needs beside the weights: for each token of the step's budget the tensors of a layer, for
-each sampled sequence two rows of float32 logits, the rotary tables, and on CPU the keys and values that attention gathers.
+each sampled sequence three rows of logits, the rotary tables, and on CPU the keys and values that attention gathers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pagemill.sizes import format_size
 from pagemill.tensor_parallel import divided, indivisible
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
-_ROWS_OF_LOGITS = 2  # a sampled sequence's, and what sampling makes of it
+_ROWS_OF_LOGITS = 3  # a sampled sequence's, as it comes out of the head, in float32, and the copy that penalties change
 TOKENS_AT_ONCE = 1 << 14  # the CPU way: whose keys and values one product of attention gathers, at most
 _TILE = 256  # tokens; the CPU way: attention's result is merged from one a tile
 _LIBRARIES = 32 << 20  # what the libraries of a device keep for themselves
