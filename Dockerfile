@@ -63,8 +63,8 @@ RUN pip --python /opt/pagemill install --no-cache-dir ${TORCH_INDEX:+--index-url
 # Triton compiles a launcher for each kernel with the machine's C compiler.
 RUN if [ "$VARIANT" = gpu ]; then apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*; fi
-COPY --from=requirements /requirements/server.txt /tmp/
-RUN pip --python /opt/pagemill install --no-cache-dir -r /tmp/server.txt
+COPY --from=requirements /requirements/server.txt /requirements/transformers.txt /tmp/
+RUN pip --python /opt/pagemill install --no-cache-dir -r /tmp/server.txt -r /tmp/transformers.txt
 
 # Models to put into the image, as org/name folders: none, unless `--build-context models=FOLDER` replaces this stage.
 FROM scratch AS models

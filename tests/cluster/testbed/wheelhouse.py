@@ -19,13 +19,14 @@ PYTHON = "3.11"  # the base image's
 
 
 def ensure_wheelhouse(repository: Path) -> Path:
-    """A folder with every wheel that the extras `server` and `operator`, and building ours, need."""
+    """A folder with every wheel that the images' extras, and building ours, need."""
     with (repository / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     extras = project["project"]["optional-dependencies"]
     wanted = [
         *project["project"]["dependencies"],
         *extras["server"],
+        *extras["transformers"],
         *extras["operator"],
         *project["build-system"]["requires"],
     ]
