@@ -60,6 +60,7 @@ class SlotRunner:
         self.arriving: dict[int, Arriving] = {}  # by ticket
         # How many steps a fetch takes; 0: it ends with the step that began it.
         self.fetch_steps: Callable[[], int] = lambda: 1
+        self.seconds_a_block = 0.0  # that a fetch says it took
         self.tenants: Mapping[int, object] = {}  # of sequences, by seq_id: none may read what another's computed
         self._written_by: list[object] = [None] * limits.num_blocks  # tenants
         self._host_written_by: list[object] = [None] * limits.num_host_blocks
@@ -93,7 +94,8 @@ class SlotRunner:
             elif entry.sampling is not None:
                 assert entry.history is None or list(entry.history) == context
                 sampled[entry.seq_id] = SampledToken(next_token(context, entry.index))
-        return RunnerOutput(sampled, frozenset(failed), prompt_logprobs, embeddings, self._fetched(output))
+        fetched, seconds = self._fetched(output)
+        return RunnerOutput(sampled, frozenset(failed), prompt_logprobs, embeddings, fetched, seconds)
 
     def _context(self, entry: ScheduledSequence) -> list[int]:
         """All that the sequence can see, as it is in the blocks."""
@@ -119,7 +121,7 @@ class SlotRunner:
             self.host[copy.target] = self.slots[copy.source * size : (copy.source + 1) * size]
             self._host_written_by[copy.target] = self._written_by[copy.source]
 
-    def _fetched(self, output: SchedulerOutput) -> frozenset[int]:
+    def _fetched(self, output: SchedulerOutput) -> tuple[frozenset[int], float]:
         size = self.limits.block_size
         done = [arriving for arriving in self.arriving.values() if arriving.steps <= 0]
         if not (output.sequences or done) and self.arriving:
@@ -131,7 +133,8 @@ class SlotRunner:
             for copy in arriving.fetch.copies:
                 self.slots[copy.target * size : (copy.target + 1) * size] = self.host[copy.source]
                 self._written_by[copy.target] = self._host_written_by[copy.source]
-        return frozenset(arriving.fetch.ticket for arriving in done)
+        num_blocks = sum(len(arriving.fetch.copies) for arriving in done)
+        return frozenset(arriving.fetch.ticket for arriving in done), num_blocks * self.seconds_a_block
 
     def _spoil(self, output: SchedulerOutput) -> None:
         """A step that raises may leave anything where it would have written."""

@@ -62,6 +62,19 @@ def test_nobody_passes_a_head_that_the_policy_holds_back() -> None:
     assert Bench([4, 4, 1], policy=Strict(SchedulerConfig())).step() == {0: 4}
 
 
+def test_who_was_preempted_and_is_blocked_again_is_passed_for_as_long_again() -> None:
+    bench = Bench([4, 40], num_blocks=12, bypass_seconds=2.0)
+    bench.step()
+    bench.finish(0)
+    bench.now = 5.0
+    assert bench.step() == {1: 40}
+    bench.queue(8, arrival=-1.0)
+    bench.scheduler.roster.preempt(bench.sequences[1])
+    assert bench.step() == {2: 8}
+    bench.queue(1)
+    assert bench.step() == {2: 1, 3: 1}
+
+
 # The watermark.
 
 
@@ -119,6 +132,16 @@ def test_nobody_gives_way_when_that_would_not_be_enough() -> None:
     assert bench.sequences[newcomer].num_preemptions == bench.scheduler.roster.totals.num_preemptions == 0
 
 
+def test_nobody_passes_a_newcomer_for_whom_blocks_were_freed() -> None:
+    bench = Bench([], num_blocks=9, policy=displacing())
+    bench.add(make_request(16, sampling={"n": 2}))
+    assert bench.step() == {0: 16, 1: 4}, "5 and 5 blocks, of which they share 3"
+    newcomer = bench.queue(23, arrival=-1.0)
+    bench.queue(1)
+    assert bench.step() == {0: 1}, "one gave way, and less became free than it had"
+    assert bench.step() == {newcomer: 23}
+
+
 def test_who_has_had_no_token_since_it_was_admitted_does_not_give_way() -> None:
     bench = Bench([4, 9], budget=8, max_num_seqs=2, policy=displacing())
     assert bench.step() == {0: 4, 1: 4}
@@ -172,6 +195,16 @@ def test_a_newcomer_that_goes_first_takes_the_budget_from_long_prompts() -> None
     long = bench.queue(30, priority=-1)
     assert bench.step() == {0: 1, urgent: 1, long: 8}
     assert bench.step() == {0: 1, urgent: 1, long: 8}, "the same in the next step, in which it runs already"
+
+
+@pytest.mark.parametrize("bypass_seconds", [0.0, 5.0])
+def test_a_newcomer_that_finds_no_blocks_takes_no_budget_either(bypass_seconds: float) -> None:
+    policy = ByPriority(SchedulerConfig())
+    bench = Bench([40], budget=10, num_blocks=20, bypass_seconds=bypass_seconds, policy=policy)
+    bench.step()
+    bench.queue(60, priority=-1)
+    bench.queue(3, priority=1)
+    assert bench.step() == {0: 10}, "nor does one that would pass it"
 
 
 def test_a_newcomer_that_goes_later_waits_for_what_is_left() -> None:

@@ -57,8 +57,8 @@ def test_a_request_for_prompt_logprobs_reads_no_cache_and_fills_it() -> None:
 
 
 def test_pooling_ends_with_an_embedding_after_the_last_prompt_token() -> None:
-    engine, _ = make_engine(max_num_batched_tokens=3, max_model_len=8)
-    request = make_request(8, pooling=True)  # as long as may be: no token follows
+    engine, _ = make_engine(max_num_batched_tokens=3, max_model_len=8, num_blocks=2)
+    request = make_request(8, pooling=True)  # as long as may be, and as the pool: no token follows
     engine.add(request)
     outputs = run_to_end(engine)[request.request_id]
     assert len(outputs) == 1
@@ -133,6 +133,21 @@ def test_what_is_computed_again_is_not_charged_again() -> None:
     engine.scheduler.roster.preempt(engine.scheduler.roster.running[0])
     run_to_end(engine)
     assert policy.charged == [(0, 4, 0), (0, 4, 0), (0, 2, 1), (0, 0, 1)]
+
+
+def test_what_was_cached_once_is_not_charged_when_it_is_computed_after_all() -> None:
+    engine, _ = make_engine(num_blocks=20)
+    engine.add(make_request(range(10, 27), max_tokens=1))
+    run_to_end(engine)
+    policy = with_accounts(engine)
+    engine.add(make_request(range(10, 27), max_tokens=1))
+    engine.scheduler.schedule(now=0.0)
+    sequence = engine.scheduler.roster.running[1]
+    assert sequence.num_computed_tokens == 16
+    engine.kv_cache.forget(sequence)
+    engine.scheduler.roster.preempt(sequence)
+    run_to_end(engine)
+    assert policy.charged == [(1, 1, 1)]
 
 
 def test_what_was_cached_is_not_charged() -> None:

@@ -111,6 +111,7 @@ def test_one_that_leaves_while_it_is_fetched_frees_its_blocks_when_the_fetch_end
     (output,) = engine.abort(request.request_id, index)
     assert output.finish_reason is FinishReason.ABORT
     assert (engine.kv_cache.num_held, engine.kv_cache.num_parked) == (1, 4)
+    assert not engine.scheduler.roster.fetching
     engine.abort(other.request_id)
     engine.scheduler.check_integrity()
     assert engine.has_work, "somebody must take the blocks back"
@@ -161,7 +162,7 @@ def test_a_preempted_one_gets_its_own_blocks_back_from_the_host() -> None:
 
 
 def test_a_step_that_raises_ends_what_is_being_fetched_too() -> None:
-    engine, runner = after_eviction(num_blocks=12)
+    engine, runner = after_eviction()
     runner.fetch_steps = lambda: 2
     request, other = again(), make_request(3, max_tokens=20)
     engine.add(other)
@@ -186,6 +187,8 @@ def test_what_a_failed_step_should_have_offloaded_is_not_fetched_later() -> None
     runner.raise_next = RuntimeError("told to")
     engine.step()
     assert len(runner.steps[-1].offloads) > 0
+    engine.add(make_request(1))
+    run_to_end(engine)
     engine.add(request := again())
     outputs = run_to_end(engine)[request.request_id]
     assert token_ids(outputs) == answer(PROMPT, 4)
@@ -200,3 +203,50 @@ def test_a_fetch_that_ends_is_progress() -> None:
     now = 5.0
     engine.step()
     assert engine.stats().last_progress == 5.0
+
+
+def test_no_more_are_fetched_than_could_run_at_once() -> None:
+    engine, runner = make_engine(num_blocks=12, num_host_blocks=40, max_num_batched_tokens=2)
+    prompts = [range(100 * i, 100 * i + 5) for i in range(1, 4)]
+    for prompt in (*prompts, range(500, 545)):
+        engine.add(make_request(prompt, max_tokens=1))
+        run_to_end(engine)
+    runner.fetch_steps = lambda: 3
+    runner.steps.clear()
+    for prompt in prompts:
+        engine.add(make_request(prompt, max_tokens=1))
+    engine.step()
+    assert [len(step.fetches) for step in runner.steps] == [2]
+    run_to_end(engine)
+    assert engine.stats().num_preemptions == 0
+
+
+def test_an_engine_that_died_while_it_fetched_has_no_work() -> None:
+    engine, runner = after_eviction()
+    runner.fetch_steps = lambda: 9
+    for _ in range(2):
+        engine.add(make_request(3))
+        engine.add(again())
+        runner.raise_next = RuntimeError("told to")
+        engine.step()
+    assert engine.dead is not None
+    assert engine.scheduler.roster.in_flight
+    assert not engine.has_work
+
+
+class Observing(FixedCosts):
+    def __init__(self) -> None:
+        super().__init__(fetch=True)
+        self.observed: list[tuple[int, float]] = []
+
+    def observe(self, num_blocks: int, seconds: float) -> None:
+        self.observed.append((num_blocks, seconds))
+
+
+def test_what_a_fetch_took_is_told_to_who_weighs_it() -> None:
+    costs = Observing()
+    engine, runner = after_eviction(costs=costs)
+    runner.seconds_a_block = 0.25
+    engine.add(again())
+    run_to_end(engine)
+    assert costs.observed == [(4, 1.0)]

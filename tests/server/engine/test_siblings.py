@@ -74,6 +74,18 @@ def test_requests_that_wait_are_not_asked_about_those_held_back_behind_them() ->
     assert len(asked) <= 1
 
 
+def test_a_sibling_that_was_preempted_finds_what_it_had_itself() -> None:
+    engine, _ = make_engine(num_blocks=100)
+    engine.add(make_request(10, max_tokens=30, sampling={"n": 2}))
+    for _ in range(12):
+        engine.step()
+    roster = engine.scheduler.roster
+    sibling = roster.running[1]
+    roster.preempt(sibling)
+    engine.scheduler.schedule(now=0.0)
+    assert sibling.num_computed_tokens == 20, "and not only the prompt's blocks, which its leader still has"
+
+
 def test_when_the_leader_leaves_the_next_takes_its_place() -> None:
     bench = several(20, budget=9)
     bench.step()
