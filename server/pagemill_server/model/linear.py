@@ -1,7 +1,9 @@
 """Matrix products with weights: oneDNN's prepacked form where it can be had, torch's own elsewhere.
 
 Prepacked products are faster for small batches and give a row the same bits whatever the batch (measured: docs/log.md), all but
-single rows on some machines, which `PackedLinear` finds out and pads. Used by the model families; knows no layers.
+single rows on some machines, which `PackedLinear` finds out and pads. For each number of rows oneDNN makes code of its own and
+keeps it, in milliseconds and half a megabyte a weight's shape; so few numbers of rows are asked of it, and the rest is padding.
+Used by the model families; knows no layers.
 """
 
 from __future__ import annotations
@@ -46,6 +48,12 @@ class PlainLinear:
         return functional.linear(x, self._weight, self._bias)
 
 
+def rows_computed(rows: int) -> int:
+    """How many rows a product is made for: eight sizes between a power of two and the next, so an eighth more at most."""
+    step = 1 << max(0, rows.bit_length() - 4)
+    return -(-rows // step) * step
+
+
 class PackedLinear:
     """oneDNN's, float32. `pads` says whether a single row is computed as two."""
 
@@ -56,9 +64,11 @@ class PackedLinear:
         self.pads = self._single_row_differs(weight.shape[1])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.pads and x.shape[0] == 1:
-            return self._product(torch.cat((x, x)))[:1]
-        return self._product(x)
+        rows = x.shape[0]
+        computed = 2 if self.pads and rows == 1 else rows_computed(rows)
+        if computed == rows:
+            return self._product(x)
+        return self._product(functional.pad(x, (0, 0, 0, computed - rows)))[:rows]
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")

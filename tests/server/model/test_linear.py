@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pagemill_server.model.linear import PackedLinear, PlainLinear, can_pack, make_linear
+from pagemill_server.model.linear import PackedLinear, PlainLinear, can_pack, make_linear, rows_computed
 
 
 @pytest.fixture(params=[1, 2])
@@ -36,6 +36,21 @@ def test_a_row_has_the_same_bits_in_any_batch(in_size: int, bias: bool) -> None:
         assert torch.equal(linear(rows[:count]), whole[:count])
     for row in range(0, 130, 13):
         assert torch.equal(linear(rows[row : row + 1]), whole[row : row + 1])
+
+
+def test_few_numbers_of_rows_are_asked_of_the_library_whatever_steps_hold() -> None:
+    asked = {rows_computed(rows) for rows in range(1, 513)}
+    assert len(asked) == 16 + 5 * 8
+    for rows in range(1, 5000):
+        assert rows <= rows_computed(rows) <= rows * 9 / 8
+        assert rows_computed(rows_computed(rows)) == rows_computed(rows)
+    linear = PackedLinear(randn(64, 100), None)
+    made: set[int] = set()
+    product = linear._product
+    linear._product = lambda x: (made.add(len(x)), product(x))[1]  # type: ignore[method-assign,func-returns-value]
+    for rows in range(1, 200):
+        assert linear(randn(rows, 100)).shape == (rows, 64)
+    assert made <= asked | {208}
 
 
 def test_a_single_row_is_padded_where_it_would_differ() -> None:
