@@ -211,8 +211,8 @@ class EngineLoop:
         try:
             while self._engine.dead is None and self._turn():
                 pass
-        except Exception as error:
-            # A bug of ours: the answers can't be trusted any more, so end loudly instead of serving on.
+        except BaseException as error:
+            # A bug of ours, or a policy that would end the program: the answers can't be trusted any more, so end loudly.
             logger.critical("the engine died", exc_info=True)
             self._publish(self._engine.fail(f"{type(error).__name__}: {error}"))
         finally:

@@ -85,6 +85,27 @@ class Forgetful(Policy):
         return () if next(self._calls) % 5 else None
 
 
+class Quarrelsome(Policy):
+    """Its lanes raise when they are compared, and never have the same hash twice."""
+
+    class Lane:
+        _hashes = count()
+
+        def __hash__(self) -> int:
+            return next(self._hashes) // 5
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("told to")
+
+    def lane(self, sequence: Sequence) -> Hashable:
+        return self.Lane()
+
+    group = lane
+
+    def fallen(self) -> Collection[Sequence] | None:
+        return ()
+
+
 class Raising(Policy):
     """Fails whatever it is asked, and tells nonsense where it doesn't."""
 
@@ -120,5 +141,6 @@ class Raising(Policy):
 
 
 NAMES = tuple(
-    f"{__name__}:{policy.__name__}" for policy in (Whimsical, Grudging, Displacing, Lying, Forgetful, Raising)
+    f"{__name__}:{policy.__name__}"
+    for policy in (Whimsical, Grudging, Displacing, Lying, Forgetful, Quarrelsome, Raising)
 )

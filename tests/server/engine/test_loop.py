@@ -11,8 +11,10 @@ import pytest
 
 from pagemill_server.engine.errors import EngineDead, KVCacheCorrupted, RequestTooLarge
 from pagemill_server.engine.loop import EngineLoop
+from pagemill_server.engine.policies import Policy
 from pagemill_server.engine.ports import EngineClient, OutputStream
 from pagemill_server.engine.request import FinishReason, RequestOutput
+from pagemill_server.engine.sequence import Sequence
 from tests.server.engine.scripted import SlotRunner, answer, make_engine, make_request, token_ids
 
 T = TypeVar("T")
@@ -245,6 +247,22 @@ async def test_a_bug_in_the_engine_is_loud(caplog: pytest.LogCaptureFixture) -> 
     assert loop.dead is not None
     assert KVCacheCorrupted.__name__ in loop.dead
     assert "the engine died" in caplog.text
+    await soon(loop.stop())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+async def test_what_would_end_a_program_ends_the_engine_as_loudly(error: BaseException) -> None:
+    class Ending(Policy):
+        def victim(self, running: object, newcomer: Sequence | None) -> Sequence | None:
+            raise error
+
+    engine, _ = make_engine(num_blocks=ENDLESS, max_num_seqs=1)
+    engine.scheduler.configure(engine.config, Ending(engine.config))
+    loop = EngineLoop(engine)
+    streams = [loop.submit(make_request(3, max_tokens=10**6)), loop.submit(make_request(3))]
+    for outputs in await soon(asyncio.gather(*map(read, streams))):
+        assert outputs[-1].finish_reason is FinishReason.ERROR
+    assert type(error).__name__ in str(loop.dead)
     await soon(loop.stop())
 
 

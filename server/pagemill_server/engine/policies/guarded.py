@@ -6,9 +6,11 @@ logged with its traceback and the later ones are silent, for they come thousands
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Reversible
+from dataclasses import dataclass
 from typing import TypeVar
 
 from pagemill_server.engine.policies.interface import Policy
@@ -17,6 +19,8 @@ from pagemill_server.engine.sequence import Sequence
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_PLAIN = (str, int, float, type(None))  # what these answer is their own
 
 
 class WrongAnswer(TypeError):
@@ -91,9 +95,24 @@ class Guarded(Policy):
             return instead()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Name:
+    """What can be a key in a dict whatever it does when it is asked again."""
+
+    value: Hashable
+    hashed: int
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __eq__(self, other: object) -> bool:
+        with contextlib.suppress(Exception, SystemExit):
+            return isinstance(other, _Name) and bool(self.value == other.value)
+        return False
+
+
 def _hashable(lane: Hashable) -> Hashable:
-    hash(lane)
-    return lane
+    return lane if type(lane) in _PLAIN else _Name(lane, hash(lane))
 
 
 def _comparable(key: object) -> tuple[float, ...]:

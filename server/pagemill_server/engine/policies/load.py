@@ -31,11 +31,13 @@ def load(
     make = OURS.get(config.policy) or _class_at(config.policy)
     try:
         policy = make(config)
-    except Exception as error:
+        if getattr(policy, "config", None) is None:
+            policy.config = config  # its `__init__` has not called the base's
+        policy.clock = clock
+        if cost is not None:
+            policy.cost = cost
+    except (Exception, SystemExit) as error:
         raise _invalid(f'The scheduling policy "{config.policy}" could not be made: {_words(error)}') from error
-    policy.clock = clock
-    if cost is not None:
-        policy.cost = cost
     return policy if make is Policy else Guarded(policy)
 
 
@@ -64,12 +66,12 @@ def _module(name: str, path: str) -> object:
             f'The scheduling policy "{path}" was not found: there is no module {error.name}; PYTHONPATH must name the '
             "folder that it is in."
         ) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _invalid(f'The scheduling policy "{path}" could not be imported: {_words(error)}') from error
 
 
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _words(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _invalid(message: str) -> PagemillError:

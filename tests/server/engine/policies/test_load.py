@@ -26,6 +26,25 @@ class Broken(Policy):
     def __init__(self, config):
         raise ValueError("no such share: 7")
 
+class Lines(Policy):
+    def __init__(self, config):
+        raise ValueError("one line\\nand another")
+
+class Leaving(Policy):
+    def __init__(self, config):
+        raise SystemExit(3)
+
+class Timeless(Policy):
+    clock = property(lambda self: None)
+
+class Other(Policy):
+    def __new__(cls, config):
+        return 5
+
+class Careless(Policy):
+    def __init__(self, config):
+        pass
+
 class Stranger:
     pass
 
@@ -39,9 +58,10 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "mine_of_test.py").write_text(MINE)
     (tmp_path / "broken_of_test.py").write_text("import no_module_of_this_name")
     (tmp_path / "wrong_of_test.py").write_text("1 / 0")
+    (tmp_path / "leaving_of_test.py").write_text("raise SystemExit(3)")
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    for name in ("mine_of_test", "broken_of_test", "wrong_of_test"):
+    for name in ("mine_of_test", "broken_of_test", "wrong_of_test", "leaving_of_test"):
         sys.modules.pop(name, None)
 
 
@@ -70,6 +90,15 @@ def test_a_class_of_the_users_own() -> None:
 
 
 @pytest.mark.usefixtures("mine")
+def test_one_that_forgets_to_make_its_base_has_the_settings_all_the_same() -> None:
+    config = SchedulerConfig(policy="mine_of_test:Careless")
+    policy = policies.load(config)
+    assert policy.config is config
+    assert isinstance(policy, Guarded)
+    assert policy.inner.config is config
+
+
+@pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -88,6 +117,11 @@ def test_a_class_of_the_users_own() -> None:
         ("mine_of_test:Stranger", "must be a class derived from pagemill_server.engine.policies.interface:Policy"),
         ("mine_of_test:number", "must be a class derived from"),
         ("mine_of_test:Broken", "could not be made: ValueError: no such share: 7"),
+        ("mine_of_test:Lines", "could not be made: ValueError: one line and another"),
+        ("mine_of_test:Leaving", "could not be made: SystemExit: 3"),
+        ("mine_of_test:Timeless", "could not be made: AttributeError"),
+        ("mine_of_test:Other", "could not be made: AttributeError"),
+        ("leaving_of_test:Any", "could not be imported: SystemExit: 3"),
         ("broken_of_test:Any", "could not be imported: ModuleNotFoundError: No module named 'no_module_of_this_name'"),
         ("wrong_of_test:Any", "could not be imported: ZeroDivisionError: division by zero"),
     ],
