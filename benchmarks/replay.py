@@ -27,6 +27,7 @@ from pagemill.failures import PagemillError
 from pagemill_server.config import CacheConfig, SchedulerConfig
 
 POLICIES = "fcfs,priority,fair,deadline"
+TPOT_STEPS = 2.0  # full steps between two tokens that goodput allows, where no target is given
 WINDOW_REQUESTS = 200  # that the machine serves in one window of the service ratio
 
 
@@ -116,7 +117,7 @@ def make_setting(requests: Sequence[Offered], args: argparse.Namespace) -> Setti
         requests, args.kv_tokens // args.block_size, args.block_size, args.host_tokens // args.block_size
     )
     cache = CacheConfig(block_size=args.block_size, prefix_caching=args.prefix_caching)
-    return Setting(cost, scheduler, cache, limits, args.tpot_target or cost.full_step)
+    return Setting(cost, scheduler, cache, limits, args.tpot_target or TPOT_STEPS * cost.full_step)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
@@ -129,7 +130,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--policies", default=POLICIES, metavar="A,B", help=f"default: {POLICIES}")
     for flag, kind, default, text in (
-        ("--load", float, 0.9, "offered, as a share of what the machine can do at most"),
+        ("--load", float, 0.7, "offered, as a share of what the machine can do at most"),
         ("--stretch", float, None, "arrivals are so many times further apart, instead of --load"),
         ("--seconds", float, 3600.0, "of the trace, from its beginning"),
         ("--shrink", int, 1, "lengths are divided by this (of Mooncake's shared 512-token blocks too)"),
@@ -140,7 +141,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         ("--max-num-seqs", int, 64, "as `pagemill serve` has it"),
         ("--max-num-batched-tokens", int, 512, "as `pagemill serve` has it"),
         ("--aging-seconds", float, 30.0, "of the priority policy, in the trace's own time: stretched with it"),
-        ("--tpot-target", float, None, "seconds between tokens that goodput allows; left out: one full step"),
+        ("--tpot-target", float, None, "seconds between tokens that goodput allows; left out: two full steps"),
         ("--seed", int, 1, "of clients and classes"),
     ):
         shown = text if default is None else f"{text} (default: {default:g})"
