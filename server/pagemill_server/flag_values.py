@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pagemill.failures import PagemillError
 from pagemill.sizes import parse_size
 
-_MOST_GIB = 1 << 20  # far beyond any machine
+MOST_GIB = 1 << 20  # far beyond any machine
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -69,8 +69,8 @@ def size(text: str) -> int:
 
 def gib(text: str) -> int:
     """GiB → bytes."""
-    if not 0 <= (number := _number(text)) <= _MOST_GIB:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB from 0 to {_MOST_GIB}")
+    if not 0 <= (number := _number(text)) <= MOST_GIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GiB from 0 to {MOST_GIB}")
     return int(number * 1024**3)
 
 

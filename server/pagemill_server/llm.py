@@ -73,7 +73,7 @@ class LLM:
             arguments.scheduler_config(
                 max_num_seqs=max_num_seqs,
                 max_num_batched_tokens=max_num_batched_tokens,
-                policy=scheduling_policy,
+                scheduling_policy=scheduling_policy,
             ),
         )
         self._open: OpenModel | None = open_model(settings)
@@ -180,12 +180,11 @@ class LLM:
     ) -> list[GenerateResult]:
         model, count = self._generating(), len(prompts)
         assert model.vocabulary is not None
-        shared = sampling_params or SamplingParams()
+        shared = SamplingParams() if sampling_params is None else sampling_params
         settings = [shared] * count if isinstance(shared, SamplingParams) else shared
+        arguments.check_each("sampling_params", settings, SamplingParams, count)
         priorities = [0] * count if priority is None else priority
-        for name, given in (("sampling_params", settings), ("priority", priorities)):
-            if len(given) != count:
-                raise ValueError(f"{name} has {len(given)} entries for {count} prompts")
+        arguments.check_each("priority", priorities, int, count)
         answers = []
         for ids, text, asked, urgency in zip(prompts, texts, settings, priorities, strict=True):
             sampling = with_eos(validated(asked, model.engine.limits.vocab_size), model.tokenizer.eos_ids)

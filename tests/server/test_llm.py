@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pagemill.failures import FailureReason, PagemillError
+from pagemill.failures import PagemillError
 from pagemill_server import LLM, SamplingParams
 from pagemill_server.engine.errors import RequestRefused
 from pagemill_server.llm import GenerationFailed
@@ -58,6 +58,12 @@ def test_settings_one_a_prompt(llm: LLM) -> None:
     assert long.outputs[0].token_ids[:3] == short.outputs[0].token_ids
     with pytest.raises(ValueError, match="sampling_params has 1 entries for 2 prompts"):
         llm.generate(["one", "two"], [GREEDY])
+
+
+@pytest.mark.parametrize("settings", ["greedy", {"n": 2}, [{"n": 2}, {"n": 2}], 7])
+def test_what_are_no_settings(llm: LLM, settings: Any) -> None:
+    with pytest.raises(ValueError, match="sampling_params must be a list of SamplingParams, one a prompt"):
+        llm.generate(["one", "two"], settings)
 
 
 def test_without_settings_openais_defaults(llm: LLM) -> None:
@@ -162,6 +168,9 @@ def test_priorities_need_one_a_prompt(folder: Path) -> None:
         assert [result.prompt for result in both] == ["one", "two"]
         with pytest.raises(ValueError, match="priority has 1 entries for 2 prompts"):
             llm.generate(["one", "two"], GREEDY, priority=[1])
+        for priority in (3, ["high", "low"], [0.5, 1.5]):
+            with pytest.raises(ValueError, match="priority must be a list of int, one a prompt"):
+                llm.generate(["one", "two"], GREEDY, priority=priority)  # type: ignore[arg-type]
 
 
 def test_nothing_to_do(llm: LLM) -> None:
@@ -247,6 +256,9 @@ def test_chat_goes_through_the_models_template(llm: LLM) -> None:
         ([{"content": "x"}], r"conversation 0: .*role"),
         ([[7]], "conversation 0"),
         ([[]], "conversation 0"),
+        ([["Hi"]], 'conversation 0: a message must be a dict of "role" and "content", not \'Hi\''),
+        ("Hi", "messages must be a conversation"),
+        (7, "messages must be a conversation"),
     ],
 )
 def test_what_is_no_conversation(llm: LLM, messages: Any, message: str) -> None:
@@ -255,33 +267,6 @@ def test_what_is_no_conversation(llm: LLM, messages: Any, message: str) -> None:
 
 
 # The start and the end.
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"dtype": "float12"}, "dtype must be one of auto, float32, bfloat16, float16, not 'float12'"),
-        ({"device": "abacus"}, "device must be one of"),
-        ({"task": "dance"}, "task must be one of generate, embed"),
-        ({"max_model_len": 0}, "max_model_len must be a whole number from 1"),
-        ({"max_num_seqs": -1}, "max_num_seqs must be a whole number from 1"),
-        ({"max_num_batched_tokens": "many"}, "max_num_batched_tokens must be a whole number"),
-        ({"scheduling_policy": "nonsense"}, 'no scheduling policy "nonsense"'),
-        ({"block_size": 0}, "block_size must be a whole number from 1"),
-        ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization must be above 0 and at most 1"),
-        ({"kv_cache_memory_bytes": "2 apples"}, "kv_cache_memory_bytes must be a size"),
-        ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes must be a size"),
-        ({"enable_prefix_caching": "yes"}, "enable_prefix_caching must be True or False"),
-        ({"kv_offloading_size": -1}, "kv_offloading_size must be GiB from 0"),
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be a whole number from 1"),
-        ({"seed": True}, "seed must be a whole number from 0"),
-        ({"model": 7}, "model must be org/name or a path"),
-    ],
-)
-def test_arguments_that_cannot_be(folder: Path, arguments: dict[str, Any], named: str) -> None:
-    with pytest.raises(PagemillError, match=named) as caught:
-        LLM(**({"model": str(folder)} | arguments))
-    assert caught.value.failure.reason is FailureReason.INVALID_CONFIGURATION
 
 
 def test_an_unknown_argument_is_named(folder: Path) -> None:

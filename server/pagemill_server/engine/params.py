@@ -68,7 +68,9 @@ def _truth(name: str, value: Any) -> bool:
 
 
 def _top_k(name: str, value: Any) -> Any:
-    return 0 if value == -1 and not isinstance(value, bool) else _Number(0, MOST_TOKENS, whole=True)(name, value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= MOST_TOKENS:
+        raise InvalidSampling(name, f"must be -1, or a whole number from 0 to {MOST_TOKENS}, not {str(value)[:50]}")
+    return max(0, value)
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
@@ -89,6 +91,8 @@ def _stop_tokens(name: str, value: Any) -> tuple[Any, ...]:
 
 def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """A mapping from token id, a number or its digits, or pairs of the two; in the order of the ids."""
+    if value is not None and (isinstance(value, str) or not isinstance(value, Iterable)):
+        raise InvalidSampling(name, "must map token ids to numbers")
     pairs = _listed(name, value.items() if isinstance(value, Mapping) else value)
     if len(pairs) > MAX_BIASES:
         raise InvalidSampling(name, f"has {len(pairs)} entries; at most {MAX_BIASES}")

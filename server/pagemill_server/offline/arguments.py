@@ -1,7 +1,11 @@
-"""`LLM`'s arguments to the server's configs, each checked: what can't be is one PagemillError that names it. Pure."""
+"""`LLM`'s arguments to the server's configs, each checked: what can't be is one PagemillError that names it. Pure.
+
+`check_each` is for what comes with the prompts of a call, where it is a ValueError as theirs are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +15,7 @@ from pagemill.memory_fit import default_block_size
 from pagemill.sizes import parse_size
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
+from pagemill_server.flag_values import MOST_GIB
 from pagemill_server.settings import Settings
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -55,8 +60,8 @@ def cache_config(
     """`kv_offloading_size` is in GiB, as vLLM's. Raises PagemillError."""
     if not 0 < _number("gpu_memory_utilization", gpu_memory_utilization) <= 1:
         raise invalid("gpu_memory_utilization", f"must be above 0 and at most 1, not {gpu_memory_utilization}")
-    if _number("kv_offloading_size", kv_offloading_size) < 0:
-        raise invalid("kv_offloading_size", f"must be GiB from 0 up, not {kv_offloading_size}")
+    if not 0 <= _number("kv_offloading_size", kv_offloading_size) <= MOST_GIB:
+        raise invalid("kv_offloading_size", f"must be GiB from 0 to {MOST_GIB}, not {kv_offloading_size}")
     if not isinstance(enable_prefix_caching, bool):
         raise invalid("enable_prefix_caching", f"must be True or False, not {enable_prefix_caching!r}")
     return CacheConfig(
@@ -68,8 +73,11 @@ def cache_config(
     )
 
 
-def scheduler_config(**given: Any) -> SchedulerConfig:
+def scheduler_config(*, scheduling_policy: str | None, **given: Any) -> SchedulerConfig:
     """What is None stays at its default. Raises PagemillError, also for a policy that can't be had."""
+    if not (scheduling_policy is None or isinstance(scheduling_policy, str)):
+        raise invalid("scheduling_policy", f"must be a name or package.module:Class, not {scheduling_policy!r}")
+    given["policy"] = scheduling_policy
     config = replace(SchedulerConfig(), **{name: value for name, value in given.items() if value is not None})
     hot.check(config)
     return config
@@ -78,6 +86,14 @@ def scheduler_config(**given: Any) -> SchedulerConfig:
 def settings(model: ModelOptions, cache: CacheConfig, scheduler: SchedulerConfig) -> Settings:
     """With nothing of a server in it."""
     return Settings(model, cache, scheduler, ServerConfig())
+
+
+def check_each(name: str, given: object, kind: type, count: int) -> None:
+    """Raises ValueError for what isn't a list of them, one a prompt."""
+    if not isinstance(given, Sequence) or not all(isinstance(value, kind) for value in given):
+        raise ValueError(f"{name} must be a list of {kind.__name__}, one a prompt, not {str(given)[:50]}")
+    if len(given) != count:
+        raise ValueError(f"{name} has {len(given)} entries for {count} prompts")
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -26,6 +26,11 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def as_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Sequence[Message]]:
     """One conversation or many."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise ValueError(
+            'messages must be a conversation, a list of {"role": …, "content": …}, or a list of conversations, '
+            f"not {str(messages)[:50]!r}"
+        )
     if messages and isinstance(messages[0], Mapping):
         return [messages]  # type: ignore[list-item]
     return list(messages)  # type: ignore[arg-type]
@@ -59,10 +64,16 @@ def render(template: ChatTemplate | None, messages: Sequence[Message], place: in
     if template is None:
         raise ValueError("the model has no chat template: use generate with a prompt of your own")
     try:
-        body = parse_chat({"messages": [dict(message) for message in messages]})
+        body = parse_chat({"messages": [_message(message) for message in messages]})
         return template.render([message.for_template() for message in body.messages])
     except (BadRequest, TemplateRefused, TypeError) as refusal:
         raise ValueError(f"conversation {place}: {refusal}") from None
+
+
+def _message(message: object) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise TypeError(f'a message must be a dict of "role" and "content", not {str(message)[:50]!r}')
+    return dict(message)
 
 
 def _ids(prompt: object, place: int) -> Sequence[int]:

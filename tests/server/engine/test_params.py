@@ -126,6 +126,11 @@ def test_biases_that_are_none(biases: Any) -> None:
     assert refusal(logit_bias=biases).field == "logit_bias"
 
 
+def test_a_refusal_names_every_way_to_say_it_right() -> None:
+    assert "must map token ids to numbers" in str(refusal(logit_bias=5))
+    assert "must be -1, or a whole number from 0" in str(refusal(top_k=-2))
+
+
 @pytest.mark.parametrize("ids", [[100], [-1], [1.0], ["1"], [True], [2**70], [1] * 129, 5, "12", {"1": 2}])
 def test_stop_token_ids_that_are_none(ids: Any) -> None:
     assert refusal(stop_token_ids=ids).field == "stop_token_ids"
