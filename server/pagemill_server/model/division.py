@@ -21,6 +21,11 @@ from pagemill_server.model.linear import can_pack
 
 MOST_CACHE = 4 << 30  # bytes: what a CPU server takes at most without being told
 CACHE_SHARE = 0.4  # of the memory that is free once the weights are in
+_WAYS = {
+    "the second tier": "--kv-offloading-size",
+    "the KV cache": "--kv-cache-memory-bytes",
+    "a step": "--max-num-batched-tokens or --max-num-seqs",
+}
 
 
 def divide(
@@ -83,8 +88,8 @@ def _no_tier(request: FitRequest, offloading: int) -> Failure | None:
 
 def _beyond_host(memory: MemoryFit, offloading: int, free: int, processes: int) -> Failure | None:
     """What is taken of the host's memory must be free, or the system ends the server long after its start."""
-    parts = {"the second tier": offloading}
-    parts |= {
+    parts = {
+        "the second tier": offloading,
         "the weights": processes * memory.weights_bytes,
         "a step": processes * memory.activation_bytes,
         "the KV cache": processes * memory.kv_cache_bytes,
@@ -92,9 +97,9 @@ def _beyond_host(memory: MemoryFit, offloading: int, free: int, processes: int) 
     if (total := sum(parts.values())) <= free:
         return None
     listed = ", ".join(f"{name} {format_size(size)}" for name, size in parts.items() if size)
-    ways = "lower --kv-offloading-size, " if offloading else ""
-    if processes and memory.kv_cache_bytes:
-        ways += "lower --kv-cache-memory-bytes, "
+    # What alone would be enough, if anything is.
+    enough = [name for name in _WAYS if parts[name] > total - free] or [name for name in _WAYS if parts[name]]
+    ways = "".join(f"lower {_WAYS[name]}, " for name in enough)
     return Failure(
         FailureReason.OUT_OF_MEMORY,
         f"{listed} would take {format_size(total)}, but {format_size(free)} of this machine's memory is free: "

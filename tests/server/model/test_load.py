@@ -149,6 +149,17 @@ def test_what_the_machine_does_not_have_is_refused_with_numbers(
         assert ("--kv-offloading-size" in str(error)) == (cache.offloading_bytes > 0)
 
 
+def test_a_refusal_for_want_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_tiny_llama(tmp_path)
+    monkeypatch.setattr(host_limits, "available_memory", lambda: 100 << 20)
+    tier = str(refusal(folder, CacheConfig(16, 8 << 20, offloading_bytes=120 << 20)))
+    assert "lower --kv-offloading-size, or use" in tier
+    step = str(refusal(folder, CacheConfig(16, 8 << 20), scheduler=SchedulerConfig(max_num_batched_tokens=10**6)))
+    assert "lower --max-num-batched-tokens or --max-num-seqs, or use" in step
+    both = str(refusal(folder, CacheConfig(16, 80 << 20, offloading_bytes=80 << 20)))
+    assert "lower --kv-offloading-size, lower --kv-cache-memory-bytes, lower --max-num-batched-tokens" in both
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
