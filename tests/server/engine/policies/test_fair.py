@@ -95,6 +95,15 @@ def test_twice_the_weight_is_twice_the_service() -> None:
     assert clients.gap("modest", "greedy", weight=2.0) <= bound(ROOMY)
 
 
+def test_a_token_of_an_answer_counts_twice_one_of_a_prompt() -> None:
+    driven = Driven(policy="fair", **ROOMY)
+    send: dict[str, Callable[[], tuple[int, int]]] = {"reader": lambda: (40, 2), "writer": lambda: (2, 40)}
+    clients = Clients(driven, send, {"reader": 10, "writer": 10})
+    for _ in range(1500):
+        clients.step()
+    assert clients.served["reader"] == pytest.approx(clients.served["writer"], rel=0.05)
+
+
 def test_a_client_alone_gets_everything_and_no_place_stays_free() -> None:
     draw = random.Random(0)
     alone = Driven(policy="fair", **ROOMY)
