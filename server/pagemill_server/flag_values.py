@@ -1,4 +1,4 @@
-"""How the words of flags become values: each raises argparse's error with one line that says what the flag takes. Used by `cli`."""
+"""How flags' words become values: each raises argparse's error, with one line that says what the flag takes. Used by `flags`."""
 
 from __future__ import annotations
 

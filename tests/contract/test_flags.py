@@ -10,7 +10,7 @@ from pagemill_operator.fit_request import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from pagemill_operator.render import render
 from pagemill_operator.resource import read
 from pagemill_operator.spec import OWNED_FLAGS
-from pagemill_server.cli import make_parser
+from pagemill_server.flags import make_parser
 from tests.operator.golden_cases import CASES, EVERYTHING, SETTINGS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pagemill.failures import FailureReason, PagemillError, parse_termination
 from pagemill_server import cli
 from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
+from pagemill_server.flags import make_parser
 
 
 def test_the_defaults_are_those_of_the_configs() -> None:
@@ -159,3 +161,9 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "--gpu-memory-utilization" in text
     assert "--quantization" not in text  # what this version lacks is not offered
+
+
+def test_the_help_says_each_number_that_holds_without_a_flag() -> None:
+    for action in make_parser()._actions:
+        if isinstance(action.default, int | float) and action.help != argparse.SUPPRESS:
+            assert "default" in (action.help or ""), action.option_strings

@@ -1,0 +1,249 @@
+"""Every flag of `pagemill serve`, in the groups of `config`: its name, what it takes, its default and its line of help.
+
+Flags are named as vLLM's users know them. A feature that this version lacks is refused with a clear line, never ignored. Used by
+`cli`, which makes configs of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pagemill import endpoints
+from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
+from pagemill.failures import FailureReason, PagemillError
+from pagemill.memory_fit import default_block_size
+from pagemill_server import flag_values as values
+from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
+from pagemill_server.engine import policies
+
+_MOST_RANKS = 64  # GPUs of one pod
+_CACHE, _SCHEDULER, _SERVER = CacheConfig(), SchedulerConfig(), ServerConfig()  # the defaults
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Every flag, in the groups of `config`."""
+    parser = _Parser(
+        prog="pagemill serve", allow_abbrev=False, description="Serve one model over an OpenAI-compatible API."
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument("model_tag", nargs="?", metavar="MODEL", help="org/name, or a path to a folder or a .gguf file")
+    model.add_argument("--model", metavar="MODEL", help="the same, as a flag")
+    model.add_argument(
+        "--served-model-name",
+        nargs="+",
+        type=values.words,
+        metavar="NAME",
+        help="names that clients ask for; the first is in responses",
+    )
+    model.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="of weights and cache; auto is what the machine does best",
+    )
+    model.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where the model computes; this version has the CPU alone, which auto takes",
+    )
+    model.add_argument(
+        "--max-model-len",
+        type=values.whole(1),
+        metavar="TOKENS",
+        help="prompt and answer together (default: what the model allows and the memory holds)",
+    )
+    model.add_argument(
+        "--seed", type=values.whole(0), default=0, help="of requests that bring none (default: %(default)g)"
+    )
+    model.add_argument(
+        "--load-format",
+        choices=("auto", "safetensors", "gguf"),
+        default="auto",
+        help="files are recognised by their content; anything else is refused",
+    )
+    model.add_argument("--quantization", action=_Absent, neutral=("none",), help=argparse.SUPPRESS)
+    model.add_argument(
+        "--tensor-parallel-size",
+        "-tp",
+        type=values.whole(1, _MOST_RANKS),
+        default=1,
+        metavar="N",
+        help="processes that share each layer, one a device (default: %(default)g)",
+    )
+    cache = parser.add_argument_group("KV cache")
+    cache.add_argument(
+        "--block-size",
+        type=values.whole(1),
+        metavar="TOKENS",
+        help=f"tokens a block (default: {default_block_size('cuda')} on a GPU, {default_block_size('cpu')} on CPU)",
+    )
+    cache.add_argument(
+        "--kv-cache-memory-bytes",
+        type=values.size,
+        metavar="SIZE",
+        help="bytes, or 80MiB, 2GiB (default on CPU: the lesser of 4 GiB and 40%% of the free memory)",
+    )
+    cache.add_argument(
+        "--gpu-memory-utilization",
+        type=values.share,
+        default=_CACHE.gpu_memory_utilization,
+        metavar="SHARE",
+        help="of a GPU's memory, above 0 and at most 1 (default: %(default)g)",
+    )
+    cache.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=_CACHE.prefix_caching,
+        help="prompts that begin alike share their blocks (on by default)",
+    )
+    cache.add_argument(
+        "--kv-offloading-size",
+        type=values.gib,
+        default=_CACHE.offloading_bytes,
+        metavar="GIB",
+        help="GiB of host memory for blocks that the device has no room for (default: 0, no second tier)",
+    )
+    scheduler = parser.add_argument_group("scheduler")
+    scheduler.add_argument(
+        "--max-num-seqs",
+        type=values.whole(1),
+        default=_SCHEDULER.max_num_seqs,
+        metavar="N",
+        help="sequences in one step (default: %(default)g)",
+    )
+    scheduler.add_argument(
+        "--max-num-batched-tokens",
+        type=values.whole(1),
+        default=_SCHEDULER.max_num_batched_tokens,
+        metavar="TOKENS",
+        help="tokens in one step (default: %(default)g)",
+    )
+    scheduler.add_argument(
+        "--scheduling-policy",
+        default=_SCHEDULER.policy,
+        metavar="POLICY",
+        help=f"{', '.join(policies.OURS)}, or a class of your own: package.module:Class (default: %(default)s)",
+    )
+    scheduler.add_argument(
+        "--scheduling-aging-seconds",
+        type=values.above_zero,
+        default=_SCHEDULER.aging_seconds,
+        metavar="S",
+        help="priority: waiting that is worth one level (default: %(default)g)",
+    )
+    scheduler.add_argument(
+        "--scheduling-ttft-ms",
+        type=values.above_zero,
+        default=_SCHEDULER.ttft_ms,
+        metavar="MS",
+        help="deadline: to the first token, for requests that bring no deadline (default: %(default)g)",
+    )
+    scheduler.add_argument(
+        "--scheduling-weights",
+        nargs="+",
+        action="extend",
+        type=values.weight,
+        default=[],
+        metavar="CLIENT=WEIGHT",
+        help="fair: a client's share (default: 1); key1, key2 … are the API keys as they were given",
+    )
+    scheduler.add_argument(
+        "--max-num-queued-reqs",
+        type=values.whole(1),
+        metavar="N",
+        help="sequences that may wait; more are answered 429 (default: no bound)",
+    )
+    scheduler.add_argument(
+        "--max-num-queued-tokens",
+        type=values.whole(1),
+        metavar="TOKENS",
+        help="prompt tokens that may wait; more are answered 429 (default: no bound)",
+    )
+    http = parser.add_argument_group("server")
+    http.add_argument(
+        "--host",
+        default=_SERVER.host,
+        type=values.words,
+        help="address to listen on; 0.0.0.0 is every one of the machine (default: %(default)s)",
+    )
+    http.add_argument(
+        "--port",
+        type=values.whole(0, 65535),
+        default=endpoints.SERVING_PORT,
+        help="0: any free one, named in the log (default: %(default)d)",
+    )
+    http.add_argument(
+        "--api-key",
+        nargs="+",
+        action="extend",
+        type=values.words,
+        metavar="KEY",
+        help="may be given again; clients then need one of them",
+    )
+    http.add_argument(
+        "--startup-timeout",
+        type=values.seconds(1),
+        default=_SERVER.startup_timeout,
+        metavar="S",
+        help="longest time without loading progress (default: %(default)g)",
+    )
+    http.add_argument(
+        "--stall-timeout",
+        type=values.seconds(1),
+        default=_SERVER.stall_timeout,
+        metavar="S",
+        help="/health fails when work waits and nothing has moved for so long; more than one step may take (default: %(default)g)",
+    )
+    http.add_argument(
+        "--lame-duck-seconds",
+        type=values.seconds(0),
+        default=_SERVER.lame_duck_seconds,
+        metavar="S",
+        help="after SIGTERM: not ready, but still serving (default: %(default)g)",
+    )
+    http.add_argument(
+        "--shutdown-timeout",
+        type=values.seconds(0),
+        default=_SERVER.shutdown_timeout,
+        metavar="S",
+        help="what running answers then get to finish (default: %(default)g)",
+    )
+    http.add_argument(
+        "--management-port",
+        type=values.whole(0, 65535),
+        metavar="PORT",
+        help="a second port, for changes of the running server (default: there is none)",
+    )
+    http.add_argument(
+        "--management-token",
+        type=values.words,
+        metavar="TOKEN",
+        help=f"what the management port asks for; better in {MANAGEMENT_TOKEN_ENV}, where other users of the machine can't read it",
+    )
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong as every other failure does: one line, and the termination log."""
+
+    def error(self, message: str) -> NoReturn:
+        raise invalid(f"{message} (see pagemill serve --help)")
+
+
+class _Absent(argparse.Action):
+    """A flag of vLLM's whose feature this version lacks; values that ask for nothing are taken."""
+
+    def __init__(self, *args: Any, neutral: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._neutral = neutral
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if values not in self._neutral:
+            raise invalid(f"{option} is not supported by this version; leave it out")
+
+
+def invalid(message: str) -> PagemillError:
+    return PagemillError(FailureReason.INVALID_CONFIGURATION, message)
