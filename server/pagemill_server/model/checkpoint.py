@@ -1,7 +1,8 @@
 """The weights of a checkpoint by their Hugging Face names, whatever file they lie in. Read one by one; never a pickle.
 
 A family takes what it needs by name and shape (`take`, and of what is divided among processes its part); `finish` then refuses a
-checkpoint that holds weights nobody took, which would be a model computed wrongly. Headers were read by `pagemill.model_files`; here are the bytes.
+checkpoint that holds weights nobody took, which would be a model computed wrongly. Headers were read by `pagemill.model_files`;
+here are the bytes.
 """
 
 from __future__ import annotations
