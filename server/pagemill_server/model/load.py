@@ -56,6 +56,8 @@ def load_runner(
         warming()
         memory, activation = _first_step(workers, part, request, cache, scheduler)
         host = host_blocks(config, cache.block_size, placement.dtype.itemsize, cache.offloading_bytes)
+        if host:
+            log.info("second tier %s = %d blocks of host memory", format_size(cache.offloading_bytes), host)
         workers.send(Begin(memory.num_blocks, host))
         held = part.cache(memory.num_blocks, host)
     except BaseException:

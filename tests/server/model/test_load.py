@@ -124,9 +124,11 @@ def test_what_a_refusal_names_fits(tmp_path: Path, block_size: int) -> None:
     assert start(folder, cache, max_model_len=nearest)[0].max_model_len == nearest
 
 
-def test_a_second_tier_is_counted_in_blocks(tmp_path: Path) -> None:
+def test_a_second_tier_is_counted_in_blocks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = CacheConfig(16, 40 * 16 * TOKEN_BYTES, offloading_bytes=5 * 16 * TOKEN_BYTES + 1)
-    assert start(write_tiny_llama(tmp_path), cache)[0].num_host_blocks == 5
+    with caplog.at_level(logging.INFO):
+        assert start(write_tiny_llama(tmp_path), cache)[0].num_host_blocks == 5
+    assert "second tier 40.0 KiB = 5 blocks" in caplog.text
 
 
 def test_a_second_tier_without_room_for_a_block_is_refused(tmp_path: Path) -> None:
