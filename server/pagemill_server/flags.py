@@ -18,6 +18,7 @@ from pagemill_server import flag_values as values
 from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
 from pagemill_server.engine import policies
 
+_Group = argparse._ArgumentGroup
 _MOST_RANKS = 64  # GPUs of one pod
 _CACHE, _SCHEDULER, _SERVER = CacheConfig(), SchedulerConfig(), ServerConfig()  # the defaults
 
@@ -27,7 +28,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="pagemill serve", allow_abbrev=False, description="Serve one model over an OpenAI-compatible API."
     )
-    model = parser.add_argument_group("model")
+    _model_flags(parser.add_argument_group("model"))
+    _cache_flags(parser.add_argument_group("KV cache"))
+    _scheduler_flags(parser.add_argument_group("scheduler"))
+    _server_flags(parser.add_argument_group("server"))
+    return parser
+
+
+def _model_flags(model: _Group) -> None:
     model.add_argument("model_tag", nargs="?", metavar="MODEL", help="org/name, or a path to a folder or a .gguf file")
     model.add_argument("--model", metavar="MODEL", help="the same, as a flag")
     model.add_argument(
@@ -73,7 +81,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes that share each layer, one a device (default: %(default)g)",
     )
-    cache = parser.add_argument_group("KV cache")
+
+
+def _cache_flags(cache: _Group) -> None:
     cache.add_argument(
         "--block-size",
         type=values.whole(1),
@@ -106,7 +116,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="GIB",
         help="GiB of host memory for blocks that the device has no room for (default: 0, no second tier)",
     )
-    scheduler = parser.add_argument_group("scheduler")
+
+
+def _scheduler_flags(scheduler: _Group) -> None:
     scheduler.add_argument(
         "--max-num-seqs",
         type=values.whole(1),
@@ -162,7 +174,9 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="TOKENS",
         help="prompt tokens that may wait; more are answered 429 (default: no bound)",
     )
-    http = parser.add_argument_group("server")
+
+
+def _server_flags(http: _Group) -> None:
     http.add_argument(
         "--host",
         default=_SERVER.host,
@@ -223,7 +237,6 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="TOKEN",
         help=f"what the management port asks for; better in {MANAGEMENT_TOKEN_ENV}, where other users of the machine can't read it",
     )
-    return parser
 
 
 class _Parser(argparse.ArgumentParser):
