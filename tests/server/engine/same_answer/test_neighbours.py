@@ -40,7 +40,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
         tmp_path_factory.mktemp("tiny"),
         max_position_embeddings=512,
         num_key_value_heads=1,
-        intermediate_size=1536,
+        intermediate_size=1568,
         tie_word_embeddings=False,
     )
     make_sick(folder)
@@ -86,7 +86,7 @@ def test_the_first_of_several_answers_is_the_only_one_of_one(tiny: LoadedModel, 
     check_same(answers_alone(tiny, ones), {(one.request_id, 0): alone[one.request_id, 0] for one in ones})
 
 
-@pytest.mark.parametrize(("first", "then"), [(7, 512), (512, 7), (64, 61), (1, 250)])
+@pytest.mark.parametrize(("first", "then"), [(7, 512), (512, 7), (64, 61), (5, 250)])
 def test_blocks_that_were_computed_in_other_chunks(tiny: LoadedModel, alone: Answers, first: int, then: int) -> None:
     engine = tiny.engine(prefix_caching=True, max_num_batched_tokens=first)
     for budget, suffix in (first, " first"), (then, " then"):

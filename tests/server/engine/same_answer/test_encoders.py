@@ -1,0 +1,85 @@
+"""An encoder's vectors are the same bits alone and beside any others, in any order, step, policy and on any number of threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pagemill.embedding_config import EmbeddingConfig
+from pagemill.encoder_config import EncoderConfig
+from pagemill.model_files import inspect
+from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
+from pagemill_server.engine.encoder import EncoderEngine
+from pagemill_server.engine.request import AddRequest, SamplingParams
+from pagemill_server.model.encoder import EncoderRunner
+from pagemill_server.model.load_encoder import load_encoder
+from tests.server.engine.same_answer.asked import Answers, Record, check_same
+from tests.server.engine.same_answer.company import computing_on, run
+from tests.server.tiny_bert import write_tiny_encoder
+
+Loaded = tuple[EncoderRunner, EngineLimits]
+LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 40, 47, 48, 63, 64)
+COMPANIES: dict[str, tuple[int, dict[str, Any]]] = {  # threads, and the scheduler's settings
+    "all at once": (1, {"max_num_batched_tokens": 4096}),
+    "two at a time": (1, {"max_num_seqs": 2}),
+    "in small steps": (1, {"max_num_batched_tokens": 1}),
+    "two threads": (2, {"max_num_batched_tokens": 301}),
+    "three threads": (3, {"max_num_batched_tokens": 97}),
+    "by priority": (1, {"policy": "priority", "max_num_seqs": 5}),
+    "fair": (2, {"policy": "fair", "max_num_seqs": 7}),
+    "by deadline": (1, {"policy": "deadline", "max_num_batched_tokens": 100}),
+}
+
+
+def make_texts() -> list[AddRequest]:
+    made = []
+    for number in range(56):
+        length = LENGTHS[number % len(LENGTHS)]
+        ids = random.Random(number).choices(range(10, 100), k=length)
+        who = {"client": f"client{number % 3}", "priority": number % 4}
+        made.append(AddRequest(f"r{number:02}", tuple(ids), SamplingParams(), 0.0, pooling=True, **who))  # type: ignore[arg-type]
+    return made
+
+
+TEXTS = make_texts()
+
+
+@pytest.fixture(scope="module", params=["mean", "cls", "max"])
+def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+    files = inspect(write_tiny_encoder(tmp_path_factory.mktemp("encoder")))
+    assert isinstance(files.config, EncoderConfig)
+    runner, limits, _ = load_encoder(
+        files,
+        files.config,
+        EmbeddingConfig(request.param, normalize=request.param != "max"),
+        ModelOptions("tiny", ("tiny",), dtype="float32", device="cpu", max_model_len=64),
+        CacheConfig(),
+        SchedulerConfig(),
+        lambda done, total: None,
+    )
+    return runner, limits
+
+
+@pytest.fixture(scope="module")
+def alone(encoder: Loaded) -> Iterator[Answers]:
+    answers: Answers = {}
+    with computing_on(1):
+        for text in TEXTS:
+            record = Record()
+            run(EncoderEngine(*encoder, SchedulerConfig()), [text], record.take)
+            answers |= record.answers()
+        yield answers
+
+
+@pytest.mark.parametrize("name", COMPANIES)
+def test_in_whatever_company(encoder: Loaded, alone: Answers, name: str) -> None:
+    threads, settings = COMPANIES[name]
+    engine, chance = EncoderEngine(*encoder, SchedulerConfig(**settings)), random.Random(0)
+    with computing_on(threads):
+        for late in None, chance:
+            record = Record()
+            run(engine, TEXTS if late is None else chance.sample(TEXTS, len(TEXTS)), record.take, late=late)
+            check_same(record.answers(), alone)
