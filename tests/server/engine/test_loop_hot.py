@@ -182,10 +182,10 @@ async def test_a_fetch_that_never_ends_is_a_stall() -> None:
     runner = loop._engine._runner
     turns = 0
 
-    def nothing_arrives(output: SchedulerOutput) -> frozenset[int]:
+    def nothing_arrives(output: SchedulerOutput) -> tuple[frozenset[int], float]:
         nonlocal turns
         turns += 1
-        return frozenset()
+        return frozenset(), 0.0
 
     arrives, runner._fetched = runner._fetched, nothing_arrives  # type: ignore[attr-defined]
     reading: asyncio.Future[list[RequestOutput]] = asyncio.ensure_future(read(loop.submit(make_request((*prompt, 99)))))
