@@ -7,6 +7,7 @@ Each call computes all of its prompts together and returns when the last is done
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,6 +79,9 @@ class LLM:
         )
         self._open: OpenModel | None = open_model(settings)
         self._ids = itertools.count()
+        self._one_at_a_time = (
+            threading.Lock()
+        )  # the engine is one thread's at a time: calls from others wait their turn
 
     @property
     def task(self) -> Task:
@@ -139,7 +143,7 @@ class LLM:
             for place, prompt in enumerate(as_list(prompts))
         ]
         vectors = [Vector(self._request(text, _NOT_SAMPLED, pooling=True)) for text in ids]
-        with Progress("Embedding", len(vectors), use_tqdm) as progress:
+        with self._one_at_a_time, Progress("Embedding", len(vectors), use_tqdm) as progress:
             run(model.engine, vectors, progress)
         return [vector.result() for vector in vectors]
 
@@ -189,7 +193,7 @@ class LLM:
         for ids, text, asked, urgency in zip(prompts, texts, settings, priorities, strict=True):
             sampling = with_eos(validated(asked, model.engine.limits.vocab_size), model.tokenizer.eos_ids)
             answers.append(Answers(self._request(ids, sampling, priority=urgency), text, model.vocabulary))
-        with Progress("Generating", count, use_tqdm) as progress:
+        with self._one_at_a_time, Progress("Generating", count, use_tqdm) as progress:
             run(model.engine, answers, progress)
         return [answer.result() for answer in answers]
 

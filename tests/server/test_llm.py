@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,13 @@ def test_one_seed_answers_alike(folder: Path) -> None:
             return text(llm, "one", SamplingParams(temperature=2, max_tokens=20, ignore_eos=True))
 
     assert wander(1) == wander(1) != wander(2)
+
+
+def test_calls_from_several_threads_wait_for_each_other(folder: Path) -> None:
+    prompts = [f"thread {number}" for number in range(6)]
+    with LLM(str(folder), kv_cache_memory_bytes="1MiB") as llm, ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda prompt: text(llm, prompt, GREEDY), prompts))
+        assert answers == [text(llm, prompt, GREEDY) for prompt in prompts]
 
 
 def test_closed_it_answers_no_more_and_leaves_no_thread(folder: Path) -> None:

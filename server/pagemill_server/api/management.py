@@ -63,6 +63,7 @@ class Config:
             engine = self._service.admit().engine
             try:
                 config = hot.changed(engine.config, changes)
+                hot.check_memory(config, self._settings.scheduler)
                 # A policy of the user's own may take its time to import: not on the event loop.
                 await self._service.in_text_thread(partial(hot.check, config))
                 engine.configure(config)

@@ -42,6 +42,18 @@ def changed(config: SchedulerConfig, changes: Mapping[str, Any]) -> SchedulerCon
     return replace(config, **{name: _read(name, value) for name, value in changes.items()})
 
 
+def check_memory(config: SchedulerConfig, start: SchedulerConfig) -> None:
+    """Memory is divided once, for the widest step of the start: no later one may be wider. Raises InvalidSetting."""
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        asked, most = getattr(config, name), getattr(start, name)
+        if asked > most:
+            flag = "--" + name.replace("_", "-")
+            raise InvalidSetting(
+                name,
+                f"can't be {asked}: the memory was divided for at most {most} when the server started with {flag}",
+            )
+
+
 def as_json(config: SchedulerConfig) -> dict[str, Any]:
     """What is in force, by the names that `changed` takes."""
     return asdict(config) | {"weights": dict(config.weights)}
