@@ -10,7 +10,8 @@ METRICS_PATH = "/metrics"
 VERSION_PATH = "/version"
 
 # On the management port, which wants `Authorization: Bearer` with the token.
-CONFIG_PATH = "/config"  # GET: {"config": {...}, "hot": [names]}; PATCH an object of hot names: the same, 400 when one can't be
+# GET: {"config": {...}, "hot": [names]}; PATCH an object of hot names: the same, 400 when one can't be.
+CONFIG_PATH = "/config"
 
 MODELS_ENV = "PAGEMILL_MODELS"  # folders of models as org/name/, split as PATH is; a fetch goes to the first
 TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"
