@@ -6,6 +6,7 @@ Two real processes over gloo, on tiny random weights.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,21 @@ def test_what_cant_be_divided_is_refused_before_a_weight_is_read(
     with pytest.raises(PagemillError, match=words) as error:
         load(write_tiny_llama(tmp_path, **overrides), tensor_parallel_size=processes)
     assert error.value.failure.reason is FailureReason.INVALID_CONFIGURATION
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_a_rows_sum_is_the_same_bits_in_any_batch_and_process(tmp_path: Path, size: int) -> None:
+    def sums(rank: int) -> list[torch.Tensor]:
+        group, share = Group(), torch.randn(513, 24, generator=torch.Generator().manual_seed(rank))
+        group.meet(tmp_path / "meet", rank, size)
+        return [group.add_up(share[:rows].clone()) for rows in (513, 1, 2, 7, 64, 100)]
+
+    with ThreadPoolExecutor(size) as threads:
+        found = list(threads.map(sums, range(size)))
+    whole = found[0][0]
+    for each in found:
+        for some in each:
+            assert torch.equal(some, whole[: len(some)])
 
 
 @pytest.mark.parametrize("stored", ["float32", "gguf"])
