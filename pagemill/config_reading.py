@@ -59,7 +59,7 @@ def from_hugging_face(raw: Mapping[str, Any], generation: Mapping[str, Any], whe
             FailureReason.MODEL_INVALID, f"{where / 'config.json'} is incomplete or wrong: {error!r}"
         ) from None
     if why is not None:
-        raise refused(where, why)
+        raise refused(where, why if architecture in why else f"{why} ({architecture})")
     return config
 
 

@@ -132,4 +132,5 @@ def test_another_architecture_on_the_hub_is_refused_as_one_on_disk_is(tmp_path: 
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "UnsupportedArchitecture" in said
+    assert "can't be served: it has layers that keep a state" in said
     assert "MambaForCausalLM" in said

@@ -29,18 +29,27 @@ class Gate:
     def __init__(self, runner: SlotRunner) -> None:
         self._open = threading.Event()
         self._open.set()
+        self._let = threading.Semaphore(0)
         self.entered = threading.Semaphore(0)
         runner.before = self._wait
 
     def _wait(self) -> None:
         self.entered.release()
-        assert self._open.wait(PATIENCE)
+        if not self._open.is_set():
+            assert self._let.acquire(timeout=PATIENCE)
 
     def close(self) -> None:
         self._open.clear()
+        while self._let.acquire(blocking=False):
+            pass
+
+    def let(self, steps: int) -> None:
+        """Closed, but for so many steps."""
+        self._let.release(steps)
 
     def open(self) -> None:
         self._open.set()
+        self._let.release()  # for a step that waits already
 
 
 @asynccontextmanager

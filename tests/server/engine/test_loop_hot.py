@@ -59,9 +59,8 @@ async def test_streams_live_through_every_change() -> None:
         for change in changes:
             loop.configure(replace(loop.config, **change))  # type: ignore[arg-type]
             steps = len(runner.steps) + 5
-            gate.open()
+            gate.let(5)
             await until(lambda steps=steps: len(runner.steps) >= steps)  # type: ignore[misc]
-            gate.close()
         gate.open()
         answers = await soon(asyncio.gather(*reading))
         for request, outputs in zip(requests, answers, strict=True):
