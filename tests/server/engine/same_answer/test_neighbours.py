@@ -21,7 +21,7 @@ from tests.server.engine.same_answer.asked import Answers, Record, check_same, m
 from tests.server.engine.same_answer.company import LoadedModel, answers_alone, loaded, run
 from tests.server.tiny import write_tiny_llama
 
-REQUESTS = make_requests(34, longest=257)
+REQUESTS = make_requests(30, longest=192)
 SICK = 263  # a token whose embedding is not finite; no prompt of the above has it, but one or two draw it
 ENGINES = {
     "plain": {},
@@ -81,7 +81,7 @@ def test_twins_are_answered_alike(engine: Engine, alone: Answers) -> None:
 
 def test_the_first_of_several_answers_is_the_only_one_of_one(tiny: LoadedModel, alone: Answers) -> None:
     several = [request for request in REQUESTS if request.sampling.n > 1 and not request.pooling]
-    assert len(several) > 4
+    assert len(several) > 3
     ones = [replace(request, sampling=replace(request.sampling, n=1)) for request in several]
     check_same(answers_alone(tiny, ones), {(one.request_id, 0): alone[one.request_id, 0] for one in ones})
 
@@ -94,7 +94,7 @@ def test_blocks_that_were_computed_in_other_chunks(tiny: LoadedModel, alone: Ans
         record = Record()
         run(engine, named(REQUESTS, suffix), record.take)
         check_same(record.answers(), alone)
-    assert engine.stats().prefix_cache_hits > 2000
+    assert engine.stats().prefix_cache_hits > 1000
 
 
 def test_aborted_neighbours(engine: Engine, alone: Answers) -> None:
@@ -151,7 +151,7 @@ def test_after_a_step_that_failed(
     sample, steps, failures = tiny.runner._sample, count(1), []
 
     def upset(hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
-        if next(steps) % 9 == 0:
+        if next(steps) % 7 == 0:
             failures.append(len(batch.sampled))
             raise RuntimeError("the device is upset")
         return sample(hidden, batch)
@@ -159,7 +159,7 @@ def test_after_a_step_that_failed(
     monkeypatch.setattr(tiny.runner, "_sample", upset)
     record = Record()
     run(engine, REQUESTS, record.take, late=random.Random(2))
-    assert len(failures) > 2
+    assert len(failures) > 1
     done = record.answers(FinishReason.ERROR)
     assert 0 < len(done) < len(alone)
     check_same(done, {key: alone[key] for key in done})

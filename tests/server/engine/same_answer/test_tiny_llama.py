@@ -116,11 +116,10 @@ def test_in_whatever_company(tiny: LoadedModel, alone: Answers, name: str) -> No
     COMPANIES[name].check(tiny, REQUESTS, alone)
 
 
-@pytest.mark.parametrize("budget", [1, 2])
-def test_token_by_token(tiny: LoadedModel, alone: Answers, budget: int) -> None:
+def test_token_by_token(tiny: LoadedModel, alone: Answers) -> None:
     names = {request.request_id for request in FEW}
     expected = {key: answer for key, answer in alone.items() if key[0] in names}
-    Company({"max_num_batched_tokens": budget}).check(tiny, FEW, expected)
+    chunks(1).check(tiny, FEW, expected)
 
 
 @pytest.mark.parametrize("order", [None, 10])
