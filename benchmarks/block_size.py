@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import machine, real_model, results, step_shapes, traces
+from benchmarks import machine, real_model, record, step_shapes, traces
 from benchmarks.step_shapes import Shape
 from benchmarks.traces import Recorded
 from benchmarks.workload_file import WorkloadError
@@ -73,11 +73,11 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"benchmarks.block_size: {error}\n")
         return 1
     found = [Measured(size, waste(recorded, size) if recorded else None, steps[size]) for size in args.sizes]
-    print(results.table(["block size", "wasted", *map(_heading, SHAPES)], [_row(one) for one in found]))
+    print(record.table(["block size", "wasted", *map(_heading, SHAPES)], [_row(one) for one in found]))
     if args.out:
         shapes = [asdict(shape) for shape in SHAPES]
         body = {"shapes": shapes, "reps": args.reps, "rounds": args.rounds, "results": [asdict(one) for one in found]}
-        results.write(args.out, here, body)
+        record.write(args.out, here, body)
     return 0
 
 

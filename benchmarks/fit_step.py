@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks import machine, real_model, results, step_cost, step_shapes
+from benchmarks import machine, real_model, record, step_cost, step_shapes
 from benchmarks.step_cost import StepCost
 from benchmarks.step_shapes import Shape
 from pagemill.failures import PagemillError
@@ -87,7 +87,7 @@ def report(measured: Sequence[Measured], cost: StepCost) -> str:
         decodes = f"{one.shape.decodes} behind {one.shape.context}" if one.shape.decodes else "-"
         chunk = f"{one.shape.chunk} behind {one.shape.start}" if one.shape.chunk else "-"
         rows.append([decodes, chunk, f"{one.seconds * 1e3:.0f}", f"{said * 1e3:.0f}", f"{said / one.seconds:.2f}"])
-    return results.table(["decodes", "chunk", "measured ms", "fitted ms", "fitted / measured"], rows)
+    return record.table(["decodes", "chunk", "measured ms", "fitted ms", "fitted / measured"], rows)
 
 
 def copy_seconds(block_bytes: int, reps: int = 20) -> float:
@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{cost.step}, a block's copy {copy * 1e6:.0f} us")
     if args.out:
         steps = [{**asdict(one.shape), "seconds": one.seconds} for one in measured]
-        results.write(args.out, here, {**step_cost.as_json(cost), "reps": args.reps, "steps": steps})
+        record.write(args.out, here, {**step_cost.as_json(cost), "reps": args.reps, "steps": steps})
     return 0
 
 

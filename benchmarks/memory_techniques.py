@@ -20,7 +20,7 @@ from benchmarks import (
     machine,
     offered,
     real_model,
-    results,
+    record,
     step_cost,
     technique_host,
     technique_replay,
@@ -49,7 +49,7 @@ def sharing(args: argparse.Namespace) -> Sequence[Any]:
             ["on" if one else "off", *cells, f"{_median(runs, 'hit_rate'):.1%}", f"{_median(runs, 'most_blocks'):.0f}"]
         )
     print(
-        results.table(["sharing", "TTFT p50 s", "TTFT p99 s", "output tokens/s", "hit rate", "most blocks held"], rows)
+        record.table(["sharing", "TTFT p50 s", "TTFT p99 s", "output tokens/s", "hit rate", "most blocks held"], rows)
     )
     on, off = ([run.output_tok_s for run in found if run.sharing is one] for one in (True, False))
     print(f"on / off, output tokens/s: {ratios(on, off)}")
@@ -64,7 +64,7 @@ def start(args: argparse.Namespace) -> Sequence[Any]:
     rows = [
         [one.way, format_size(one.size_bytes), f"{one.seconds:.3f}", format_size(one.touched_bytes)] for one in found
     ]
-    print(results.table(["pool", "size", "seconds", "touched"], rows))
+    print(record.table(["pool", "size", "seconds", "touched"], rows))
     return found
 
 
@@ -84,7 +84,7 @@ def kept(args: argparse.Namespace) -> Sequence[Any]:
         for one in found
     ]
     print(
-        results.table(
+        record.table(
             ["blocks are", "device tokens", "host tokens", "hit rate", "of it host", "requests/s at most"], rows
         )
     )
@@ -107,7 +107,7 @@ def host(args: argparse.Namespace) -> Sequence[Any]:
                 moved = [f"{_median(runs, field):.0f}" for field in ("fetched_blocks", "offloaded_blocks")]
                 rows.append([str(length), str(neighbours), way, *cells, *moved])
     print(
-        results.table(
+        record.table(
             [
                 "prompt",
                 "decoding beside",
@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if args.out:
         settings = {key: str(value) for key, value in vars(args).items() if key != "out"}
-        results.write(args.out, here, {"settings": settings, "results": [asdict(one) for one in found]})
+        record.write(args.out, here, {"settings": settings, "results": [asdict(one) for one in found]})
     return 0
 
 

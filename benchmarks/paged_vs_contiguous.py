@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks import machine, offered, real_model, results, step_cost, traces
+from benchmarks import machine, offered, real_model, record, step_cost, traces
 from benchmarks.measure import ratios
 from benchmarks.occupancy import Filling, Occupancy
 from benchmarks.offered import VOCAB_SIZE, Offered
@@ -125,7 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     except (WorkloadError, PagemillError) as error:
         sys.stderr.write(f"benchmarks.paged_vs_contiguous: {error}\n")
         return 1
-    print(results.table(HEADINGS, [row(one) for one in found]))
+    print(record.table(HEADINGS, [row(one) for one in found]))
     paged = [one for one in found if one.way == "paged"]
     contiguous = [one for one in found if one.way == "contiguous"] * (1 if args.real else len(paged))
     for what, ours, theirs in (
@@ -137,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"paged / contiguous, {what}: {found_ratio.median:.2f} ({found_ratio.low:.2f}-{found_ratio.high:.2f})")
     if args.out:
         body = {"trace": args.trace.name, "shrink": args.shrink, "reserved": args.reserved, "real": args.real}
-        results.write(args.out, here, {**body, "results": [asdict(one) for one in found]})
+        record.write(args.out, here, {**body, "results": [asdict(one) for one in found]})
     return 0
 
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, offered, replay_report, results, step_cost, traces
+from benchmarks import machine, offered, record, replay_report, step_cost, traces
 from benchmarks.offered import Offered
 from benchmarks.replay_figures import Figures, figures
 from benchmarks.replay_run import Replay, Setting, limits_for, make
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"benchmarks.replay: {error}\n")
         return 1
     if args.out:
-        results.write(args.out, here, {"command": sys.argv[1:] if argv is None else argv, "traces": document})
+        record.write(args.out, here, {"command": sys.argv[1:] if argv is None else argv, "traces": document})
     return 0
 
 
@@ -55,9 +55,7 @@ def replay_trace(path: Path, args: argparse.Namespace) -> dict[str, Any]:
     span = requests[-1].at
     rate = len(requests) / most.span_s
     stretch = args.stretch or len(requests) / (span * rate * args.load)
-    # A machine that is so many times slower has clients that are so many times more patient.
-    scheduler = replace(setting.scheduler, aging_seconds=args.aging_seconds * stretch)
-    setting = replace(setting, window=WINDOW_REQUESTS / rate, scheduler=scheduler)
+    setting = replace(setting, window=WINDOW_REQUESTS / rate, scheduler=stretched(setting.scheduler, stretch))
     offered_load = len(requests) / (span * stretch) / rate
     print(
         f"at most {rate:.3f} requests/s, {most.output_tok_s:.0f} output tokens/s; "
@@ -78,6 +76,16 @@ def replay_trace(path: Path, args: argparse.Namespace) -> dict[str, Any]:
         "saturated": asdict(most),
         "policies": [asdict(one) for one in found],
     }
+
+
+def stretched(config: SchedulerConfig, stretch: float) -> SchedulerConfig:
+    """What is set in seconds: on a machine that is so many times slower, clients are so many times more patient."""
+    return replace(
+        config,
+        aging_seconds=config.aging_seconds * stretch,
+        ttft_ms=config.ttft_ms * stretch,
+        bypass_seconds=config.bypass_seconds * stretch,
+    )
 
 
 def capacity(requests: Sequence[Offered], setting: Setting) -> Figures:
@@ -108,10 +116,7 @@ def load(path: Path, args: argparse.Namespace) -> list[Offered]:
 
 def make_setting(requests: Sequence[Offered], args: argparse.Namespace) -> Setting:
     """What all policies have in common. Raises WorkloadError."""
-    scheduler = SchedulerConfig(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-    )
+    scheduler = SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_num_batched_tokens)
     cost = step_cost.read(args.steps, args.max_num_batched_tokens)
     limits = limits_for(
         requests, args.kv_tokens // args.block_size, args.block_size, args.host_tokens // args.block_size
@@ -140,7 +145,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         ("--block-size", int, 32, "tokens"),
         ("--max-num-seqs", int, 64, "as `pagemill serve` has it"),
         ("--max-num-batched-tokens", int, 512, "as `pagemill serve` has it"),
-        ("--aging-seconds", float, 30.0, "of the priority policy, in the trace's own time: stretched with it"),
         ("--tpot-target", float, None, "seconds between tokens that goodput allows; left out: two full steps"),
         ("--seed", int, 1, "of clients and classes"),
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks import results
+from benchmarks import record
 from benchmarks.offered import CLASSES, CLIENTS, Offered
 from benchmarks.replay_figures import Figures
 from benchmarks.replay_run import Setting
@@ -46,7 +46,7 @@ def progress(one: Figures) -> str:
 
 
 def table(found: Sequence[Figures]) -> str:
-    return results.table(HEADINGS, [_row(one) for one in found])
+    return record.table(HEADINGS, [_row(one) for one in found])
 
 
 def _row(one: Figures) -> list[str]:

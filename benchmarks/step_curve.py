@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks import machine, real_model, results
+from benchmarks import machine, real_model, record
 from benchmarks.measure import quantile
 from benchmarks.real_model import RealModel
 from benchmarks.workloads import lognormal_lengths
@@ -126,11 +126,11 @@ def main(argv: list[str] | None = None) -> int:
     for seqs in args.seqs:
         for budget in args.budgets:
             points.append(measure(model, asked, seqs, budget))
-            print(results.table(HEADINGS, [_row(points[-1])]).splitlines()[-1], flush=True)
-    print(results.table(HEADINGS, [_row(point) for point in points]))
+            print(record.table(HEADINGS, [_row(points[-1])]).splitlines()[-1], flush=True)
+    print(record.table(HEADINGS, [_row(point) for point in points]))
     if args.out:
         body = {"requests": args.requests, "rate": args.rate, "output": args.output}
-        results.write(args.out, here, {**body, "points": [asdict(point) for point in points]})
+        record.write(args.out, here, {**body, "points": [asdict(point) for point in points]})
     return 0
 
 
