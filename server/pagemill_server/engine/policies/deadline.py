@@ -43,6 +43,10 @@ class Deadline(Policy):
         return sequence.request.arrival + self._target if asked is None else asked
 
     def _presses(self, newcomer: Sequence) -> bool:
-        """It has waited half of its time, and would stand before the one that it displaces."""
+        """It has waited half of its time, has some left, and would stand before the one that it displaces.
+
+        Whose time has run out displaces nobody: under more load than can be met, each would cost another its time as well.
+        """
         now, due = self.clock(), self._due(newcomer)
-        return not newcomer.num_output_tokens and now + self._target > due and 2 * now >= newcomer.request.arrival + due
+        half = (newcomer.request.arrival + due) / 2
+        return not newcomer.num_output_tokens and due - self._target < now < due and half <= now

@@ -38,6 +38,17 @@ def test_a_place_that_gets_free_in_time_displaces_nobody() -> None:
     assert driven.engine.stats().num_preemptions == 0
 
 
+def test_who_has_missed_its_deadline_displaces_nobody_and_goes_first_all_the_same() -> None:
+    driven = Driven(policy="deadline", ttft_ms=20_000, max_num_seqs=1)
+    driven.add("long", max_tokens=40)
+    driven.step()
+    driven.add("in time", max_tokens=3, deadline=driven.now + 1000)
+    driven.add("too late", max_tokens=3, deadline=driven.now - 1)
+    driven.run()
+    assert driven.engine.stats().num_preemptions == 0
+    assert driven.order() == ["long", "too late", "in time"]
+
+
 def test_who_was_displaced_comes_back_although_newcomers_never_end() -> None:
     driven = Driven(policy="deadline", ttft_ms=10_000, max_num_seqs=1)
     driven.add("long", max_tokens=30)
