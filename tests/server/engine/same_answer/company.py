@@ -17,14 +17,24 @@ import torch
 from pagemill.model_files import inspect
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.engine.engine import Engine
+from pagemill_server.engine.policies.deadline import Deadline
 from pagemill_server.engine.ports import StepEngine
 from pagemill_server.engine.request import AddRequest, EngineStats, RequestOutput
+from pagemill_server.engine.sequence import Sequence as Waiting
 from pagemill_server.engine.tier_costs import FixedCosts
 from pagemill_server.model.load import load_runner
 from pagemill_server.model.runner import Runner
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, named
 
+DISPLACING = "tests.server.engine.same_answer.company:Hurried"  # a policy under which much is preempted
 BUDGETS = (1, 7, 64, 512)  # tokens in a step, for what changes while it runs
+
+
+class Hurried(Deadline):
+    """Whoever has no token yet takes the place of one that has, however late it is."""
+
+    def _presses(self, newcomer: Waiting) -> bool:
+        return not newcomer.num_output_tokens
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.engine.same_answer.asked import Answers, make_requests
-from tests.server.engine.same_answer.company import Company, LoadedModel, answers_alone, loaded
+from tests.server.engine.same_answer.company import DISPLACING, Company, LoadedModel, answers_alone, loaded
 from tests.server.model.tiny_families import NATIVE, write_model
 
 REQUESTS = make_requests(20, longest=257)  # beyond the windows of 40 tokens, and beyond a tile
@@ -51,7 +51,7 @@ def test_swapped_in_small_memory(family: LoadedModel, alone: Answers) -> None:
         {
             "num_blocks": -(-360 // size),
             "num_host_blocks": min(family.limits.num_host_blocks, 3000 // size),
-            "policy": "deadline",
+            "policy": DISPLACING,
             "max_num_seqs": 5,
         },
         order=2,

@@ -18,7 +18,7 @@ from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutp
 from pagemill_server.engine.schedule import RunnerOutput
 from pagemill_server.model.batch import InputBatch
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, make_requests, named
-from tests.server.engine.same_answer.company import LoadedModel, answers_alone, loaded, run
+from tests.server.engine.same_answer.company import DISPLACING, LoadedModel, answers_alone, loaded, run
 from tests.server.tiny import write_tiny_llama
 
 REQUESTS = make_requests(30, longest=192)
@@ -27,9 +27,9 @@ ENGINES = {
     "plain": {},
     "caching": {"prefix_caching": True},
     "in small chunks": {"prefix_caching": True, "max_num_batched_tokens": 23},
-    "swapping": {"num_blocks": 24, "num_host_blocks": 200, "policy": "deadline", "max_num_seqs": 5},
+    "swapping": {"num_blocks": 24, "num_host_blocks": 200, "policy": DISPLACING, "max_num_seqs": 5},
     "caching and swapping": {
-        "num_blocks": 24, "num_host_blocks": 200, "policy": "deadline", "max_num_seqs": 5, "prefix_caching": True,
+        "num_blocks": 24, "num_host_blocks": 200, "policy": DISPLACING, "max_num_seqs": 5, "prefix_caching": True,
     },
 }  # fmt: skip
 

@@ -10,7 +10,14 @@ import pytest
 from pagemill_server import LLM
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from tests.server.engine.same_answer.asked import Answers, make_requests
-from tests.server.engine.same_answer.company import Company, LoadedModel, answers_alone, computing_on, loaded
+from tests.server.engine.same_answer.company import (
+    DISPLACING,
+    Company,
+    LoadedModel,
+    answers_alone,
+    computing_on,
+    loaded,
+)
 from tests.server.real_model import real_encoder, real_model
 
 pytestmark = pytest.mark.model
@@ -25,7 +32,7 @@ COMPANIES = {
     "all at once": Company({"max_num_batched_tokens": 512}),
     "in small chunks, in any order": Company({"max_num_batched_tokens": 47, "max_num_seqs": 13}, order=1),
     "preempted and swapped, on two threads": Company(
-        {"num_blocks": 14, "num_host_blocks": 60, "policy": "deadline", "max_num_batched_tokens": 256, "max_num_seqs": 8},
+        {"num_blocks": 14, "num_host_blocks": 60, "policy": DISPLACING, "max_num_batched_tokens": 256, "max_num_seqs": 8},
         order=2, threads=2, shows=lambda s: s.num_preemptions > 5 and s.fetched_blocks > 5,
     ),
     "from the prefix cache and the host tier": Company(

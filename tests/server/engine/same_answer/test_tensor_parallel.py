@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.server.engine.same_answer.asked import Answers, make_requests
-from tests.server.engine.same_answer.company import Company, LoadedModel, answers_alone, loaded
+from tests.server.engine.same_answer.company import DISPLACING, Company, LoadedModel, answers_alone, loaded
 from tests.server.tiny import write_tiny_llama
 
 REQUESTS = make_requests(20, longest=257)
@@ -17,7 +17,7 @@ COMPANIES = {
         {"max_num_batched_tokens": 37, "prefix_caching": True}, order=1, rounds=2, shows=lambda s: s.prefix_cache_hits > 700
     ),
     "swapped": Company(
-        {"num_blocks": 24, "num_host_blocks": 100, "policy": "deadline", "max_num_seqs": 5},
+        {"num_blocks": 24, "num_host_blocks": 100, "policy": DISPLACING, "max_num_seqs": 5},
         order=2, shows=lambda s: s.num_preemptions > 5 and s.fetched_blocks > 10,
     ),
 }  # fmt: skip

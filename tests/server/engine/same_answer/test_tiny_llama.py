@@ -13,7 +13,7 @@ import pytest
 
 from pagemill_server.engine.request import FinishReason
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, make_requests, with_drawn_seeds
-from tests.server.engine.same_answer.company import Company, LoadedModel, answers_alone, loaded, run
+from tests.server.engine.same_answer.company import DISPLACING, Company, LoadedModel, answers_alone, loaded, run
 from tests.server.tiny import write_tiny_llama
 
 REQUESTS = make_requests()
@@ -31,7 +31,7 @@ def small(**engine: object) -> dict[str, object]:
 
 
 def preempting(**engine: object) -> dict[str, object]:
-    return small(policy="deadline", max_num_seqs=6) | engine
+    return small(policy=DISPLACING, max_num_seqs=6) | engine
 
 
 COMPANIES = {
@@ -70,7 +70,8 @@ COMPANIES = {
     "on three threads, in chunks": Company({"max_num_batched_tokens": 97}, threads=3),
     "by priority": Company(small(policy="priority", max_num_seqs=6), order=6, shows=lambda s: s.num_preemptions > 3),
     "fair between clients": Company(small(policy="fair", max_num_seqs=6), order=7),
-    "by deadline": Company(small(policy="deadline", max_num_seqs=6), order=8, shows=lambda s: s.num_preemptions > 10),
+    "by deadline": Company(small(policy="deadline", max_num_seqs=6), order=8),
+    "always displacing": Company(small(policy=DISPLACING, max_num_seqs=6), order=8, shows=lambda s: s.num_preemptions > 10),
     "settings that change while it runs": Company({"num_blocks": 100}, order=9, changes=True),
     "all of it": Company(
         preempting(num_host_blocks=HOST, prefix_caching=True), order=10, rounds=2, threads=2, changes=True,
