@@ -12,13 +12,14 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from pagemill import model_ref, model_source
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError, write_termination
 from pagemill.memory_fit import default_block_size
 from pagemill_server import serve as server
-from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
+from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
 from pagemill_server.flags import invalid, make_parser
 from pagemill_server.settings import Settings
@@ -58,10 +59,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
             seed=flags.seed,
             load_format=flags.load_format,
             tensor_parallel_size=flags.tensor_parallel_size,
+            task=flags.task,
         ),
         _cache_config(flags),
         scheduler,
         _server_config(flags, environ),
+        _chat_options(flags),
     )
 
 
@@ -90,6 +93,25 @@ def _scheduler_config(flags: argparse.Namespace) -> SchedulerConfig:
     return config
 
 
+def _chat_options(flags: argparse.Namespace) -> ChatOptions:
+    return ChatOptions(
+        chat_template=_template(flags.chat_template),
+        tool_call_parser=flags.tool_call_parser,
+        reasoning_parser=flags.reasoning_parser,
+        generation_config=flags.generation_config,
+        generation_overrides=flags.override_generation_config,
+    )
+
+
+def _template(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise invalid(f"--chat-template: {path} can't be read: {error}") from None
+
+
 def _server_config(flags: argparse.Namespace, environ: Mapping[str, str]) -> ServerConfig:
     token = flags.management_token or environ.get(MANAGEMENT_TOKEN_ENV, "").strip()
     if flags.management_port is not None and not token:
@@ -102,6 +124,9 @@ def _server_config(flags: argparse.Namespace, environ: Mapping[str, str]) -> Ser
         host=flags.host,
         port=flags.port,
         api_keys=tuple(flags.api_key or ()),
+        api_key_file=flags.api_key_file,
+        log_content=flags.log_content,
+        otlp_traces_endpoint=flags.otlp_traces_endpoint,
         lame_duck_seconds=flags.lame_duck_seconds,
         shutdown_timeout=flags.shutdown_timeout,
         startup_timeout=flags.startup_timeout,

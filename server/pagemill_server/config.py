@@ -25,6 +25,20 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """How messages become prompts and text becomes messages, and what a request gets that names no sampling; filled from
+    --chat-template, --tool-call-parser, --reasoning-parser, --generation-config, --override-generation-config."""
+
+    chat_template: str | None = None  # Jinja source in place of the model's own
+    tool_call_parser: str = "auto"  # "auto": by the model's template | "none" | a name of `text/tool_formats`
+    reasoning_parser: str = "auto"  # "auto": by the model's template | "none" | a name of `text/reasoning`
+    generation_config: str = (
+        "auto"  # "auto": the model's own generation_config.json | "vllm" or "none": OpenAI's defaults | a folder
+    )
+    generation_overrides: tuple[tuple[str, float], ...] = ()  # on top of it: temperature, top_p, …, max_new_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class CacheConfig:
     """The paged KV cache; filled from --block-size, --kv-cache-memory-bytes, --gpu-memory-utilization,
     --[no-]enable-prefix-caching, --kv-offloading-size."""
@@ -59,12 +73,15 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Where and how to answer; filled from --host, --port, --api-key, --startup-timeout, --stall-timeout, the flags of a
-    stop and those of management."""
+    """Where and how to answer; filled from --host, --port, --api-key, --api-key-file, --startup-timeout, --stall-timeout, the
+    flags of a stop, of logs and traces, and those of management."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: str | None = None  # YAML, or a folder with a file a key; read again when it changes
+    log_content: bool = False  # prompts and outputs may stand in logs and traces
+    otlp_traces_endpoint: str | None = None  # URL of an OpenTelemetry collector (OTLP over HTTP); None: no traces
     lame_duck_seconds: float = 0.0  # after SIGTERM: unready, new requests still served with `Connection: close`
     shutdown_timeout: float = 30.0  # seconds that running streams get to finish after that
     startup_timeout: float = 600.0  # the longest time without loading progress

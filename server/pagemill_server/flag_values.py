@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Callable
 
@@ -78,3 +79,31 @@ def words(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
     return text
+
+
+GENERATION_SETTINGS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "max_new_tokens",
+)
+
+
+def generation(text: str) -> tuple[tuple[str, float], ...]:
+    """A JSON object of generation settings; their bounds are `engine/params`'."""
+    try:
+        body = json.loads(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON") from None
+    if not isinstance(body, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    for name, value in body.items():
+        if name not in GENERATION_SETTINGS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(GENERATION_SETTINGS)}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise argparse.ArgumentTypeError(f"{name} must be a number, not {value!r}")
+    return tuple(body.items())

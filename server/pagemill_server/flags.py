@@ -15,12 +15,13 @@ from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import default_block_size
 from pagemill_server import flag_values as values
-from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
+from pagemill_server.config import CacheConfig, ChatOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import policies
+from pagemill_server.text.names import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 _Group = argparse._ArgumentGroup
 _MOST_RANKS = 64  # GPUs of one pod
-_CACHE, _SCHEDULER, _SERVER = CacheConfig(), SchedulerConfig(), ServerConfig()  # the defaults
+_CACHE, _SCHEDULER, _SERVER, _CHAT = CacheConfig(), SchedulerConfig(), ServerConfig(), ChatOptions()  # the defaults
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -31,7 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
     _model_flags(parser.add_argument_group("model"))
     _cache_flags(parser.add_argument_group("KV cache"))
     _scheduler_flags(parser.add_argument_group("scheduler"))
+    _chat_flags(parser.add_argument_group("prompts and answers"))
     _server_flags(parser.add_argument_group("server"))
+    _key_flags(parser.add_argument_group("keys, logs and traces"))
     return parser
 
 
@@ -71,6 +74,12 @@ def _model_flags(model: _Group) -> None:
         choices=("auto", "safetensors", "gguf"),
         default="auto",
         help="files are recognised by their content; anything else is refused",
+    )
+    model.add_argument(
+        "--task",
+        choices=("auto", "generate", "embed"),
+        default="auto",
+        help="auto is what the model was made for (default: %(default)s)",
     )
     model.add_argument("--quantization", action=_Absent, neutral=("none",), help=argparse.SUPPRESS)
     model.add_argument(
@@ -190,14 +199,6 @@ def _server_flags(http: _Group) -> None:
         help="0: any free one, named in the log (default: %(default)d)",
     )
     http.add_argument(
-        "--api-key",
-        nargs="+",
-        action="extend",
-        type=values.words,
-        metavar="KEY",
-        help="may be given again; clients then need one of them",
-    )
-    http.add_argument(
         "--startup-timeout",
         type=values.seconds(1),
         default=_SERVER.startup_timeout,
@@ -236,6 +237,76 @@ def _server_flags(http: _Group) -> None:
         type=values.words,
         metavar="TOKEN",
         help=f"what the management port asks for; better in {MANAGEMENT_TOKEN_ENV}, where other users of the machine can't read it",
+    )
+
+
+def _chat_flags(chat: _Group) -> None:
+    chat.add_argument(
+        "--chat-template",
+        type=values.words,
+        metavar="FILE",
+        help="Jinja, in place of the model's own chat template",
+    )
+    chat.add_argument(
+        "--tool-call-parser",
+        choices=("auto", "none", *TOOL_CALL_PARSERS),
+        default=_CHAT.tool_call_parser,
+        help="how the model writes tool calls; auto: by its chat template (default: %(default)s)",
+    )
+    chat.add_argument(
+        "--enable-auto-tool-choice",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="taken for vLLM's sake: tool_choice auto always works here",
+    )
+    chat.add_argument(
+        "--reasoning-parser",
+        choices=("auto", "none", *REASONING_PARSERS),
+        default=_CHAT.reasoning_parser,
+        help="how the model marks its reasoning; auto: by its chat template (default: %(default)s)",
+    )
+    chat.add_argument(
+        "--generation-config",
+        type=values.words,
+        default=_CHAT.generation_config,
+        metavar="SOURCE",
+        help="sampling of requests that name none: auto is the model's generation_config.json, vllm (or none) OpenAI's "
+        "defaults, else a folder that holds such a file (default: %(default)s)",
+    )
+    chat.add_argument(
+        "--override-generation-config",
+        type=values.generation,
+        default=(),
+        metavar="JSON",
+        help='on top of it, as {"temperature": 0.5}; max_new_tokens bounds what any request may ask for',
+    )
+
+
+def _key_flags(keys: _Group) -> None:
+    keys.add_argument(
+        "--api-key",
+        nargs="+",
+        action="extend",
+        type=values.words,
+        metavar="KEY",
+        help="may be given again; clients then need one of them",
+    )
+    keys.add_argument(
+        "--api-key-file",
+        type=values.words,
+        metavar="PATH",
+        help="YAML, or a folder with a file a key, with a name and limits for each; read again when it changes",
+    )
+    keys.add_argument(
+        "--log-content",
+        action="store_true",
+        help="prompts and outputs may stand in logs and traces (default: they never do)",
+    )
+    keys.add_argument(
+        "--otlp-traces-endpoint",
+        type=values.words,
+        metavar="URL",
+        help="an OpenTelemetry collector, OTLP over HTTP: http://host:4318/v1/traces (default: no traces)",
     )
 
 

@@ -29,7 +29,7 @@ from pagemill.model_files import ModelFiles
 from pagemill_server.api.app import make_app
 from pagemill_server.api.http_protocol import HttpProtocol
 from pagemill_server.api.management import make_management_app
-from pagemill_server.api.service import Loaded, Service
+from pagemill_server.api.service import Generator, Loaded, Service
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.lifecycle import Lifecycle, Phase
 from pagemill_server.loading import LoadedModel, download, load
@@ -155,9 +155,7 @@ class Life:
             EngineLoop(model.engine),
             model.limits,
             model.tokenizer,
-            model.vocabulary,
-            model.template,
-            model.tokenizer.eos_ids,
+            Generator(model.vocabulary, model.template, model.tokenizer.eos_ids),
         )
 
     def _load_into(self, future: Future[LoadedModel]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
+from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +13,4 @@ class Settings:
     cache: CacheConfig
     scheduler: SchedulerConfig
     server: ServerConfig
+    chat: ChatOptions = field(default_factory=ChatOptions)

@@ -12,7 +12,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pagemill_server.api.auth import OPEN_PATHS
-from pagemill_server.api.inference import LOG_FIELDS
+from pagemill_server.api.endpoint import LOG_FIELDS
 from pagemill_server.lifecycle import Lifecycle, Phase
 
 logger = logging.getLogger("pagemill.access")

@@ -1,6 +1,6 @@
 """Reading a request's body: limits of size and of patience while it arrives, strict JSON, and the news that the client has gone.
 
-At the ASGI level, because only there is every disconnect seen, streaming or not. Used by `api/inference`.
+At the ASGI level, because only there is every disconnect seen, streaming or not. Used by `api/endpoint`.
 """
 
 from __future__ import annotations

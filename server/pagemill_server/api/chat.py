@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pagemill_server.api.choice import Piece
-from pagemill_server.api.inference import Inference
+from pagemill_server.api.generation import Chunk, Generation
 from pagemill_server.api.logprobs import chat_logprobs, prompt_logprobs
 from pagemill_server.api.prepare import Job, Origin, chat_prompt, make_job
 from pagemill_server.api.protocol import ChatBody, parse_chat
-from pagemill_server.api.reply import Reply
+from pagemill_server.api.reply import Reply, unused_usage, usage_chunk
 from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
 
 
-class ChatCompletions(Inference):
+class ChatCompletions(Generation):
     def prepare(self, loaded: Loaded, raw: Mapping[str, Any], origin: Origin) -> Job:
         body = parse_chat(raw)
         model = self.service.name_of(body.model)
@@ -35,19 +35,16 @@ class ChatCompletions(Inference):
             }
             for index, answer in enumerate(answers)
         ]
-        whole = self.envelope(job) | {"object": "chat.completion", "choices": choices}
+        whole = _envelope(job) | {"object": "chat.completion", "choices": choices, "usage": reply.usage()}
         if job.prompt_logprobs is not None:
             of_prompt = prompt_logprobs(reply.vocabulary, reply.prompt_logprobs(0), job.prompt_logprobs)
             whole["prompt_logprobs"] = of_prompt
         return whole
 
-    def envelope(self, job: Job) -> dict[str, Any]:
-        return {"id": job.id, "object": "chat.completion.chunk", "created": job.created, "model": job.model}
-
-    def opening(self, reply: Reply, index: int) -> list[dict[str, Any]]:
+    def opening(self, reply: Reply, index: int) -> Sequence[Chunk]:
         return [self._chunk(reply.job, index, {"role": "assistant", "content": ""})]
 
-    def chunks(self, reply: Reply, index: int, piece: Piece) -> list[dict[str, Any]]:
+    def chunks(self, reply: Reply, index: int, piece: Piece) -> Sequence[Chunk]:
         """Text in one chunk, the end in another, as OpenAI sends them."""
         made = []
         if piece.text or piece.tokens:
@@ -63,9 +60,16 @@ class ChatCompletions(Inference):
         delta: dict[str, Any],
         logprobs: dict[str, Any] | None = None,
         finish_reason: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> Chunk:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        return self.envelope(job) | {"choices": [choice]}
+        return _envelope(job) | {"choices": [choice]} | unused_usage(job)
+
+    def closing(self, reply: Reply) -> Sequence[Chunk]:
+        return usage_chunk(reply, _envelope(reply.job))
+
+
+def _envelope(job: Job) -> dict[str, Any]:
+    return {"id": job.id, "object": "chat.completion.chunk", "created": job.created, "model": job.model}
 
 
 def _asked(body: ChatBody) -> Asked:

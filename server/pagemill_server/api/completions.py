@@ -7,18 +7,18 @@ from typing import Any
 
 from pagemill_server.api.choice import Piece, ShownToken
 from pagemill_server.api.echo import Echo, echo_of
-from pagemill_server.api.inference import Inference
+from pagemill_server.api.generation import Chunk, Generation
 from pagemill_server.api.logprobs import completion_logprobs, prompt_logprobs
 from pagemill_server.api.prepare import Job, Origin, completion_prompts, make_job
 from pagemill_server.api.protocol import CompletionBody, parse_completion
-from pagemill_server.api.reply import Reply
+from pagemill_server.api.reply import Reply, unused_usage, usage_chunk
 from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
 
 _MAX_TOKENS = 16  # OpenAI's default
 
 
-class Completions(Inference):
+class Completions(Generation):
     """Several prompts make several choices, in the prompts' order, n of each."""
 
     def prepare(self, loaded: Loaded, raw: Mapping[str, Any], origin: Origin) -> Job:
@@ -31,24 +31,24 @@ class Completions(Inference):
         return make_job(loaded, body, model, prompts, sampling, asked, origin, prefix="cmpl", echoes=echoes)
 
     def whole(self, reply: Reply, answers: Sequence[Piece]) -> dict[str, Any]:
-        return self.envelope(reply.job) | {
-            "choices": [self._whole(reply, index, answer) for index, answer in enumerate(answers)]
-        }
+        choices = [self._whole(reply, index, answer) for index, answer in enumerate(answers)]
+        return _envelope(reply.job) | {"choices": choices, "usage": reply.usage()}
 
-    def envelope(self, job: Job) -> dict[str, Any]:
-        return {"id": job.id, "object": "text_completion", "created": job.created, "model": job.model}
-
-    def opening(self, reply: Reply, index: int) -> list[dict[str, Any]]:
+    def opening(self, reply: Reply, index: int) -> Sequence[Chunk]:
         """The prompt, where it is said again."""
         if not reply.job.echoes:
             return []
         return [self._chunk(reply, index, Piece(reply.echo_text(index), tuple(reply.echo_tokens(index))))]
 
-    def chunks(self, reply: Reply, index: int, piece: Piece) -> list[dict[str, Any]]:
+    def closing(self, reply: Reply) -> Sequence[Chunk]:
+        return usage_chunk(reply, _envelope(reply.job))
+
+    def chunks(self, reply: Reply, index: int, piece: Piece) -> Sequence[Chunk]:
         return [self._chunk(reply, index, piece)] if piece.text or piece.tokens or piece.finish_reason else []
 
-    def _chunk(self, reply: Reply, index: int, piece: Piece) -> dict[str, Any]:
-        return self.envelope(reply.job) | {"choices": [_choice(reply, index, piece.text, piece.tokens, piece)]}
+    def _chunk(self, reply: Reply, index: int, piece: Piece) -> Chunk:
+        choice = _choice(reply, index, piece.text, piece.tokens, piece)
+        return _envelope(reply.job) | {"choices": [choice]} | unused_usage(reply.job)
 
     def _whole(self, reply: Reply, index: int, answer: Piece) -> dict[str, Any]:
         text, tokens = reply.echo_text(index) + answer.text, (*reply.echo_tokens(index), *answer.tokens)
@@ -56,6 +56,10 @@ class Completions(Inference):
         if count is not None:
             choice["prompt_logprobs"] = prompt_logprobs(reply.vocabulary, reply.prompt_logprobs(index), count)
         return choice
+
+
+def _envelope(job: Job) -> dict[str, Any]:
+    return {"id": job.id, "object": "text_completion", "created": job.created, "model": job.model}
 
 
 def _choice(reply: Reply, index: int, text: str, tokens: Sequence[ShownToken], piece: Piece) -> dict[str, Any]:
@@ -83,5 +87,6 @@ def _asked(body: CompletionBody) -> Asked:
 def _echoes(loaded: Loaded, body: CompletionBody, prompts: Sequence[tuple[int, ...]]) -> tuple[Echo, ...]:
     if not body.echo:
         return ()
+    vocabulary = loaded.generating().vocabulary
     sent = zip(prompts, body.prompts(), strict=True)
-    return tuple(echo_of(loaded.vocabulary, ids, text if isinstance(text, str) else None) for ids, text in sent)
+    return tuple(echo_of(vocabulary, ids, text if isinstance(text, str) else None) for ids, text in sent)

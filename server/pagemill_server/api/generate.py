@@ -1,7 +1,7 @@
 """Runs a reply's requests on the engine: one stream of outputs a prompt, and the pieces of all choices merged as they come.
 
 Leaving a stream early, in any way, aborts its request and frees its blocks. Counts and times what passes. Used by
-`api/inference`.
+`api/generation`.
 """
 
 from __future__ import annotations

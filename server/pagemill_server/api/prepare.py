@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pagemill_server.api.conversation import Turn
 from pagemill_server.api.echo import Echo
 from pagemill_server.api.protocol import ChatBody, CompletionBody, SamplingFields
 from pagemill_server.api.sampling import Asked, refusal
@@ -26,7 +27,7 @@ _MAX_USER_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a request comes from. Filled by `api/inference`."""
+    """Where a request comes from. Filled by `api/endpoint`."""
 
     arrival: float  # time.monotonic() seconds
     client: str  # by its key or its header; "": neither
@@ -45,16 +46,18 @@ class Job:
     logprobs: int | None  # how many likeliest to show beside each token; None: no log-probabilities
     prompt_logprobs: int | None  # the same of the prompts' own tokens
     echoes: tuple[Echo, ...] = ()  # one a prompt, where prompts are said again
+    turn: Turn | None = None  # how the text becomes a message; None: it is only text
 
 
 def chat_prompt(loaded: Loaded, body: ChatBody) -> tuple[int, ...]:
     """The token ids of a conversation, the assistant's turn opened."""
-    if loaded.template is None:
+    template = loaded.generating().template
+    if template is None:
         raise BadRequest(
             "The model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
     try:
-        text = loaded.template.render([message.for_template() for message in body.messages])
+        text = template.render([message.for_template() for message in body.messages])
     except TemplateRefused as refused:
         raise BadRequest(str(refused), param="messages", code="chat_template_error") from None
     ids = tuple(loaded.tokenizer.encode(text, False))  # the template has written the special tokens itself

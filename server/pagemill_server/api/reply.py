@@ -1,7 +1,8 @@
-"""One HTTP request while it is answered: its job and its choices, by index. On the event loop, made by `api/inference`."""
+"""One HTTP request while it is answered: its job and its choices, by index. On the event loop, made by `api/generation`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pagemill_server.api.choice import Choice, ShownToken
@@ -57,3 +58,13 @@ class Reply:
             # Evaluations read the prompt's tokens by their number from the list's end: it has one for every token of usage.
             shows_stop=bool(echoes),
         )
+
+
+def unused_usage(job: Job) -> dict[str, Any]:
+    """Chunks before the last say that usage comes: null, where it was asked for."""
+    return {"usage": None} if job.include_usage else {}
+
+
+def usage_chunk(reply: Reply, envelope: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The last chunk, without choices, where it was asked for."""
+    return [dict(envelope) | {"choices": [], "usage": reply.usage()}] if reply.job.include_usage else []

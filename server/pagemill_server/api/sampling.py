@@ -55,7 +55,7 @@ def sampling_of(loaded: Loaded, body: SamplingFields, asked: Asked) -> SamplingP
         params = validated(SamplingParams(**sent), loaded.limits.vocab_size)  # type: ignore[arg-type]
     except InvalidSampling as error:
         raise refusal(error, asked) from None
-    ends = () if params.ignore_eos else loaded.eos_token_ids
+    ends = () if params.ignore_eos else loaded.generating().eos_token_ids
     return replace(params, stop_token_ids=tuple(dict.fromkeys((*params.stop_token_ids, *ends))))
 
 

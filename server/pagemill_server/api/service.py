@@ -10,19 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from pagemill.embedding_config import EmbeddingConfig
 from pagemill_server.api.body import BodyLimits
 from pagemill_server.config import EngineLimits, ServerConfig
 from pagemill_server.engine.errors import QueueFull
 from pagemill_server.engine.ports import EngineClient
 from pagemill_server.engine.request import EngineStats
-from pagemill_server.errors import EngineFailed, NotFound, TooManyRequests, Unavailable
+from pagemill_server.errors import BadRequest, EngineFailed, NotFound, TooManyRequests, Unavailable
+from pagemill_server.generation_config import GenerationDefaults
 from pagemill_server.lifecycle import Lifecycle
 from pagemill_server.metrics import Metrics
 from pagemill_server.text.detokenizer import TokenBytes
+from pagemill_server.text.reasoning import ReasoningFormat
 from pagemill_server.text.template import ChatTemplate
+from pagemill_server.text.tools import ToolFormat
 
 if TYPE_CHECKING:
     from pagemill_server.text.tokenizer import ModelTokenizer
@@ -36,15 +40,36 @@ RETRY_AFTER_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Generator:
+    """What a model that generates has beside its engine. Filled by `loading`."""
+
+    vocabulary: TokenBytes
+    template: ChatTemplate | None  # None: the model has none, and no chat
+    eos_token_ids: tuple[int, ...]
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    tool_format: ToolFormat | None = None  # None: nobody knows how the model would write a call
+    reasoning: ReasoningFormat | None = None  # None: the model's answers have no marked reasoning
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that answers. Filled by `loading`."""
+    """A model that answers. Filled by `serve` from what `loading` brings. It generates or it embeds, never both."""
 
     engine: EngineClient
     limits: EngineLimits
     tokenizer: ModelTokenizer
-    vocabulary: TokenBytes
-    template: ChatTemplate | None  # None: the model has none, and no chat
-    eos_token_ids: tuple[int, ...]
+    generator: Generator | None
+    embedding: EmbeddingConfig | None = None
+
+    def generating(self) -> Generator:
+        """Raises BadRequest for a model that makes embeddings."""
+        if self.generator is None:
+            raise BadRequest(
+                "The model makes embeddings and generates no text; use /v1/embeddings.",
+                param="model",
+                code="model_not_generative",
+            )
+        return self.generator
 
     @property
     def context(self) -> int:

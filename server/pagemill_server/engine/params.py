@@ -73,6 +73,12 @@ def _top_k(name: str, value: Any) -> Any:
     return max(0, value)
 
 
+def _grammar(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidSampling(name, "must be the text of a compiled grammar, or empty")
+    return value
+
+
 def _stops(name: str, value: Any) -> tuple[str, ...]:
     stops = (value,) if isinstance(value, str) else _listed(name, value)
     if len(stops) > MAX_STOPS:
@@ -150,4 +156,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "ignore_eos": _truth,
     "logprobs": _Number(0, MAX_LOGPROBS, whole=True, optional=True),
     "prompt_logprobs": _Number(0, MAX_LOGPROBS, whole=True, optional=True),
+    "grammar": _grammar,
 }

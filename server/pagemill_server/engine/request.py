@@ -45,6 +45,7 @@ class SamplingParams:
     ignore_eos: bool = False  # read by the front end only: the model's EOS ids do not end a sequence
     logprobs: int | None = None  # None: none; k: the sampled token's log-probability and the k most likely
     prompt_logprobs: int | None = None  # the same of each prompt token but the first; such a request reads no cache
+    grammar: str = ""  # what the output must match, as `text/grammar.compile` writes it; "": anything
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from pagemill_server.api.auth import CLIENT
 from pagemill_server.api.chat import ChatCompletions
 from pagemill_server.api.completions import Completions
-from pagemill_server.api.inference import _client
+from pagemill_server.api.endpoint import _client
 from pagemill_server.api.prepare import Job, Origin
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.errors import BadRequest

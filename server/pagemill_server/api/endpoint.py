@@ -1,0 +1,86 @@
+"""The course of every request that the model is needed for: admit → read → answer, for as long as the client is there.
+
+An ASGI application of its own, so that a disconnect is seen at any moment, streaming or not. Endpoints say in `answer` what they
+do with the body; `api/generation` is the one that generates.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from pagemill_server.api.auth import CLIENT
+from pagemill_server.api.body import ClientGone, read_body, unless_gone
+from pagemill_server.api.prepare import Origin
+from pagemill_server.api.service import Loaded, Service
+
+CLIENT_HEADER = b"x-client-id"
+MAX_CLIENT_CHARACTERS = 64
+LOG_FIELDS = "pagemill.log"  # in the ASGI scope: what the access log says about the request beside the usual
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request whose body has been read. Made by `Endpoint`, on the event loop."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    body: bytes
+    origin: Origin
+
+    def log(self, **fields: Any) -> None:
+        """More for the access log's line: numbers and ids, never a client's text."""
+        self.scope[LOG_FIELDS] = self.scope.get(LOG_FIELDS, {}) | fields
+
+    async def respond(self, body: bytes) -> None:
+        """A whole answer, JSON."""
+        await Response(body, media_type="application/json")(self.scope, self.receive, self.send)
+
+    async def begin_events(self) -> None:
+        """The head of an event stream."""
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def send_part(self, part: bytes) -> None:
+        await self.send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def end(self) -> None:
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Endpoint(ABC):
+    """One route; see the module's docstring."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    @abstractmethod
+    async def answer(self, loaded: Loaded, call: Call) -> None:
+        """Raises ApiError before the answer has begun; is cancelled when the client has gone."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origin = Origin(time.monotonic(), _client(scope))
+        loaded = self.service.admit()
+        self.service.check_queue(loaded, 1, 0)  # before its body is read
+        with self.service.counting():
+            try:
+                body = await read_body(scope, receive, self.service.body_limits)
+                await unless_gone(receive, self.answer(loaded, Call(scope, receive, send, body, origin)))
+            except ClientGone:
+                scope[LOG_FIELDS] = scope.get(LOG_FIELDS, {}) | {"outcome": "client_gone"}
+
+
+def _client(scope: Scope) -> str:
+    """Who asks: the key's name, else what a gateway in front says."""
+    if known := scope.get(CLIENT):
+        return str(known)
+    for name, value in scope["headers"]:
+        if name == CLIENT_HEADER:
+            return str(value.decode("latin-1")[:MAX_CLIENT_CHARACTERS].strip())
+    return ""
