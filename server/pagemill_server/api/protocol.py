@@ -43,17 +43,17 @@ def _content(value: Any) -> str | None:
     return "\n".join(texts)
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-class StreamOptions(_Body):
+class StreamOptions(Body):
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
     continuous_usage_stats: Literal[False] | None = None
 
 
-class Message(_Body):
+class Message(Body):
     """One turn. `developer` is OpenAI's newer word for `system`, which is what templates know."""
 
     role: Literal["system", "developer", "user", "assistant"]
@@ -65,7 +65,7 @@ class Message(_Body):
         return {"role": role, "content": self.content or ""} | ({"name": self.name} if self.name else {})
 
 
-class SamplingFields(_Body):
+class SamplingFields(Body):
     """What both endpoints have. None: not sent, or null."""
 
     model: str | None = None
@@ -154,7 +154,7 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
             else message
             for place, message in enumerate(messages)
         ]
-    chat = _validated(ChatBody, body)
+    chat = validated(ChatBody, body)
     _check_stream(chat)
     if chat.top_logprobs is not None and not chat.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
@@ -171,7 +171,7 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
 
 def parse_completion(raw: Mapping[str, Any]) -> CompletionBody:
     """Raises BadRequest."""
-    completion = _validated(CompletionBody, neutral.without_neutral(_without_best_of(raw), neutral.COMPLETIONS))
+    completion = validated(CompletionBody, neutral.without_neutral(_without_best_of(raw), neutral.COMPLETIONS))
     _check_stream(completion)
     if completion.max_tokens == 0 and not completion.echo:
         raise BadRequest("max_tokens must be at least 1, or 0 with echo.", param="max_tokens", code="invalid_value")
@@ -196,10 +196,11 @@ def _check_stream(body: SamplingFields) -> None:
         raise BadRequest("prompt_logprobs are not available when stream is true.", param="prompt_logprobs")
 
 
-B = TypeVar("B", bound=_Body)
+B = TypeVar("B", bound=Body)
 
 
-def _validated(kind: type[B], body: Mapping[str, Any]) -> B:
+def validated(kind: type[B], body: Mapping[str, Any]) -> B:
+    """Raises BadRequest for the first thing that is wrong."""
     try:
         return kind.model_validate(body)
     except ValidationError as error:
