@@ -6,4 +6,4 @@ A test holds them to the code.
 from __future__ import annotations
 
 TOOL_CALL_PARSERS = ("hermes", "llama3_json", "mistral")
-REASONING_PARSERS = ("deepseek_r1", "qwen3")
+REASONING_PARSERS = ("deepseek_r1", "mistral", "qwen3")
