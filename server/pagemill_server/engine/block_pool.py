@@ -49,6 +49,15 @@ class BlockPool:
         return len(self._parked)
 
     @property
+    def cached(self) -> tuple[int, ...]:
+        """What would be evicted first comes first."""
+        return tuple(self._cached)
+
+    @property
+    def parked(self) -> tuple[int, ...]:
+        return tuple(self._parked)
+
+    @property
     def available(self) -> int:
         """Blocks that `take` could give out now."""
         return len(self._free) + len(self._cached)

@@ -18,6 +18,7 @@ from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import AddRequest, EngineStats, FinishReason, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence, SchedulerOutput
 from pagemill_server.engine.sequence import Sequence
+from pagemill_server.engine.snapshot import LISTED, Snapshot, waiting_views
 from pagemill_server.engine.step_model import StepModel, StepShape
 from pagemill_server.engine.waiting import WaitingQueue
 
@@ -169,6 +170,11 @@ class EncoderEngine:
             waiting_tokens=tokens,
             queue_seconds=self._step_model.seconds(StepShape(tokens, waiting, context)) if waiting else 0.0,
         )
+
+    def snapshot(self) -> Snapshot:
+        """The texts that wait; there are no blocks, and between two steps nothing runs."""
+        waiting = waiting_views(self._waiting.first(LISTED))
+        return Snapshot(self._clock(), self.stats(), blocks=None, waiting=waiting)
 
     def _finish(
         self,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from pagemill_server.config import EngineLimits, SchedulerConfig
-from pagemill_server.engine import policies
+from pagemill_server.engine import policies, snapshot
 from pagemill_server.engine.commit import NOT_FINITE, STEP_FAILED, Committer
 from pagemill_server.engine.errors import EngineDead, RequestTooLarge, RunnerLost, UnknownTokenId
 from pagemill_server.engine.estimate import Estimator, Load
@@ -22,6 +22,7 @@ from pagemill_server.engine.request import AddRequest, EngineStats, FinishReason
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.engine.scheduler import Scheduler
 from pagemill_server.engine.sequence import Sequence, draw_seed
+from pagemill_server.engine.snapshot import Snapshot
 from pagemill_server.engine.step_model import StepModel, StepShape
 from pagemill_server.engine.tier_costs import MeasuredCosts, TierCosts
 
@@ -214,6 +215,10 @@ class Engine:
             fetched_blocks=cache.num_fetched,
             host_hits=totals.host_hits,
         )
+
+    def snapshot(self) -> Snapshot:
+        """Whose each block is, who runs and who waits. Between two steps."""
+        return snapshot.of_engine(self._roster, self.kv_cache, self.stats(), self._clock())
 
     def _estimate(self) -> float:
         """Seconds that a newcomer would wait, reckoned anew when the queue has changed and now and then."""

@@ -117,6 +117,22 @@ class KVCache:
         """The seq_ids that hold blocks."""
         return frozenset(self._holdings)
 
+    # What a snapshot shows.
+
+    @property
+    def cached(self) -> tuple[int, ...]:
+        """Blocks, those first that would be evicted first."""
+        return self._pool.cached
+
+    @property
+    def parked(self) -> tuple[int, ...]:
+        return self._pool.parked
+
+    def held_by(self, sequence: Sequence) -> tuple[int, ...]:
+        """Its block table; empty for one that holds nothing."""
+        holding = self._holdings.get(sequence.seq_id)
+        return () if holding is None else holding.blocks
+
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

@@ -31,8 +31,12 @@ from pagemill_server.engine.request import (
     RequestOutput,
     SetScheduler,
 )
+from pagemill_server.engine.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
+
+SNAPSHOT_LASTS = 0.2  # seconds that those who ask are given the same one: however many look, five are taken a second
+SNAPSHOT_PATIENCE = 1.0  # seconds that a step may take until the last one is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,12 @@ class _Stop:
     """Abort what runs and end the thread."""
 
 
-Command = AddRequest | AbortRequest | SetScheduler | _Stop
+@dataclass(frozen=True, slots=True)
+class _TakeSnapshot:
+    """Answered by `_deliver_snapshot`."""
+
+
+Command = AddRequest | AbortRequest | SetScheduler | _TakeSnapshot | _Stop
 
 
 class Mailbox:
@@ -106,6 +115,8 @@ class EngineLoop:
         self._stats = engine.stats()
         self._config = engine.config
         self._bounds = QueueBounds()
+        self._snapshot = engine.snapshot()
+        self._snapshot_coming: asyncio.Future[None] | None = None
         self._mailboxes: dict[str, Mailbox] = {}  # of requests that have not had their last output
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._busy_since = 0.0
@@ -139,16 +150,21 @@ class EngineLoop:
             raise EngineDead(self.dead or "The engine has stopped.")
         self._engine.check(request)
         assert request.request_id not in self._mailboxes, f"request_id {request.request_id} is in use"
-        running = asyncio.get_running_loop()
-        if self._event_loop is not running:
-            assert self._event_loop is None or self._event_loop.is_closed(), "an engine serves one event loop at a time"
-            self._event_loop = running
-            self._mailboxes.clear()  # of the loop before: it closed, nobody can read them
+        self._attach()
         mailbox = Mailbox(request.sampling.n)
         self._send(request)
         self._bounds.submitted(request, self._stats)
         self._mailboxes[request.request_id] = mailbox
         return MailboxStream(self, request.request_id, mailbox)
+
+    def _attach(self) -> None:
+        """Answers come to the event loop that runs."""
+        running = asyncio.get_running_loop()
+        if self._event_loop is not running:
+            assert self._event_loop is None or self._event_loop.is_closed(), "an engine serves one event loop at a time"
+            self._event_loop = running
+            self._mailboxes.clear()  # of the loop before: it closed, nobody can read them
+            self._snapshot_coming = None
 
     def abort(self, request_id: str, index: int | None = None) -> None:
         self._send(AbortRequest(request_id, index))
@@ -164,6 +180,22 @@ class EngineLoop:
     @property
     def stats(self) -> EngineStats:
         return self._stats
+
+    async def snapshot(self) -> Snapshot:
+        if not self._ended.done() and self._clock() - self._snapshot.taken >= SNAPSHOT_LASTS:
+            self._attach()
+            if self._snapshot_coming is None:
+                self._snapshot_coming = asyncio.get_running_loop().create_future()
+                self._send(_TakeSnapshot())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._snapshot_coming), SNAPSHOT_PATIENCE)
+        return self._snapshot
+
+    def _deliver_snapshot(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        coming, self._snapshot_coming = self._snapshot_coming, None
+        if coming is not None:
+            coming.set_result(None)
 
     @property
     def dead(self) -> str | None:
@@ -217,6 +249,7 @@ class EngineLoop:
             self._publish(self._engine.fail(f"{type(error).__name__}: {error}"))
         finally:
             self._call_event_loop(self._deliver_end, DIED if self._engine.dead else None)
+            self._end_snapshots()
             self._ended.set_result(None)
 
     def _turn(self) -> bool:
@@ -230,6 +263,8 @@ class EngineLoop:
                     outputs += self._engine.abort(request_id, index)
                 case SetScheduler(config):
                     self._configure(config)
+                case _TakeSnapshot():
+                    self._call_event_loop(self._deliver_snapshot, self._engine.snapshot())
                 case _Stop():
                     self._publish(outputs + self._engine.abort_all())
                     return False
@@ -237,6 +272,14 @@ class EngineLoop:
             outputs += self._engine.step()
         self._publish(outputs)
         return True
+
+    def _end_snapshots(self) -> None:
+        """Whoever looks at an engine that has ended sees what it left; where its books are not fit to be read, what was before."""
+        try:
+            self._snapshot = self._engine.snapshot()
+        except Exception:
+            logger.exception("no last look at the engine")
+        self._call_event_loop(self._deliver_snapshot, self._snapshot)
 
     def _configure(self, config: SchedulerConfig) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Protocol
 from pagemill_server.config import EngineLimits, SchedulerConfig
 from pagemill_server.engine.request import AddRequest, EngineStats, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
+from pagemill_server.engine.snapshot import Snapshot
 
 
 class ModelRunner(Protocol):
@@ -59,6 +60,10 @@ class StepEngine(Protocol):
         ...
 
     def stats(self) -> EngineStats: ...
+
+    def snapshot(self) -> Snapshot:
+        """For people to look at; must cost next to nothing."""
+        ...
 
 
 class OutputStream(Protocol):
@@ -110,6 +115,13 @@ class EngineClient(Protocol):
     @property
     def stats(self) -> EngineStats:
         """The newest published values; right after an abort and when idle."""
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """The engine as it stood between two steps, a moment ago. Who asks at once, or soon after, shares one.
+
+        The last one there is where the engine is in a long step, or has ended: `taken` says how old it is.
+        """
         ...
 
     def stalled_for(self) -> float:
