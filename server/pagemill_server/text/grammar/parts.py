@@ -1,0 +1,129 @@
+"""Grammars as values: what a text may be, put together from parts. Pure: knows neither tokens nor a model.
+
+A part is one of llguidance's grammars (`lark_grammar`, `json_schema`), or one of our own two kinds, `literal` and `text_until`,
+which `compiler` writes out once it knows which texts are tokens. Each part is named by what it says, so that none gets in
+another's way and equal ones are one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llguidance
+
+from pagemill_server.text.grammar import bounds
+from pagemill_server.text.grammar.errors import InvalidGrammar
+from pagemill_server.text.grammar.gbnf import to_lark
+from pagemill_server.text.grammar.schemas import checked_schema
+
+_TERMINAL = "start: T\nT: "
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Parts by name, each a JSON-able value; the first is where it starts."""
+
+    parts: tuple[tuple[str, Mapping[str, Any]], ...]
+
+
+def json_schema(schema: Mapping[str, Any] | bool) -> Grammar:
+    """JSON that the schema accepts, on one line: a space may follow each comma and colon."""
+    return _part({"json_schema": checked_schema(schema)})
+
+
+def json_object() -> Grammar:
+    """Any JSON object."""
+    return json_schema({"type": "object"})
+
+
+def choice(texts: Sequence[str]) -> Grammar:
+    """One of these texts, to the letter."""
+    bounds.check_choices(texts)
+    return _part({"lark_grammar": _TERMINAL + " | ".join(map(_quoted, dict.fromkeys(texts)))})
+
+
+def regex(pattern: str) -> Grammar:
+    """All of the text matches; Rust's syntax, without look-around and back references."""
+    bounds.check_regex(pattern)
+    return _part({"lark_grammar": f"start: /{llguidance.regex_to_lark(_without_anchors(pattern), '')}/"})
+
+
+def cfg(text: str) -> Grammar:
+    """A grammar in Lark's notation as llguidance reads it, or in llama.cpp's GBNF (xgrammar's EBNF)."""
+    return _part({"lark_grammar": to_lark(text)})
+
+
+def literal(text: str) -> Grammar:
+    """This text; the tokenizer's special tokens in it count as such."""
+    return _part({"literal": text})
+
+
+def text_until(marker: str) -> Grammar:
+    """Any text up to the first `marker` and with it, whether the marker is a special token or ordinary text."""
+    return _part({"text_until": marker})
+
+
+def sequence(*parts: Grammar) -> Grammar:
+    """One after the other."""
+    return _composed(" ".join(map(_reference, parts)), parts)
+
+
+def one_of(*parts: Grammar) -> Grammar:
+    """Any one of them."""
+    return _composed(" | ".join(map(_reference, parts)), parts)
+
+
+def repeated(part: Grammar, separator: Grammar | None = None, most: int | None = None) -> Grammar:
+    """Once or more, up to `most` times, with the separator between."""
+    between, parts = ("", (part,)) if separator is None else (_reference(separator) + " ", (part, separator))
+    if most == 1:
+        return part
+    times = "*" if most is None else f"{{0,{most - 1}}}"
+    return _composed(f"{_reference(part)} ({between}{_reference(part)}){times}", parts)
+
+
+def compile(grammar: Grammar) -> str:
+    """As `SamplingParams.grammar` takes it. Raises InvalidGrammar for one that is larger than any may be."""
+    text = json.dumps({"grammars": [{"name": name} | dict(value) for name, value in grammar.parts]})
+    bounds.check_whole(text)
+    return text
+
+
+def _part(value: Mapping[str, Any]) -> Grammar:
+    return Grammar(((_name(value), value),))
+
+
+def _composed(rule: str, parts: Sequence[Grammar]) -> Grammar:
+    if not parts:
+        raise InvalidGrammar("A grammar needs at least one part.")
+    if rule == _reference(parts[0]):
+        return parts[0]
+    start = _part({"lark_grammar": f"start: {rule}"})
+    named = dict(start.parts)
+    for part in parts:
+        named |= part.parts
+    return Grammar(tuple(named.items()))
+
+
+def _name(value: Mapping[str, Any]) -> str:
+    return "p" + hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+def _reference(grammar: Grammar) -> str:
+    return "@" + grammar.parts[0][0]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _without_anchors(pattern: str) -> str:
+    """All of the text has to match as it is; at its ends anchors say nothing, and within it they aren't known."""
+    pattern = pattern.removeprefix("^")
+    stripped = pattern.removesuffix("$")
+    backslashes = len(stripped) - len(stripped.rstrip("\\"))
+    return pattern if backslashes % 2 else stripped
