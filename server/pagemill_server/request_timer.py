@@ -17,6 +17,15 @@ from pagemill_server.metrics import Metrics
 
 
 @dataclass(slots=True)
+class Times:
+    """Of all sequences that answer one HTTP request; time.monotonic() seconds. Filled by their timers."""
+
+    scheduled: float | None = None  # the first of them ran
+    first: float | None = None  # the first token of any
+    last: float | None = None  # the newest
+
+
+@dataclass(slots=True)
 class _Sequence:
     scheduled: float | None = None
     first: float | None = None  # the first token's time
@@ -27,11 +36,18 @@ class _Sequence:
 class RequestTimer:
     """Feed it every output, and end each sequence with `finish`, or what is left of them with `abandon`."""
 
-    def __init__(self, metrics: Metrics, request: AddRequest, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        request: AddRequest,
+        clock: Callable[[], float] = time.monotonic,
+        times: Times | None = None,
+    ) -> None:
         self._observe = metrics.observe
         self._metrics = metrics
         self._request = request
         self._clock = clock
+        self._times = times or Times()
         self._sequences = [_Sequence() for _ in range(request.sampling.n)]
         self._open = set(range(request.sampling.n))
         self._answered = False  # some sequence ended well
@@ -42,6 +58,8 @@ class RequestTimer:
         sequence = self._sequences[output.index]
         if output.first_scheduled is not None and sequence.scheduled is None:
             sequence.scheduled = output.first_scheduled
+            if self._times.scheduled is None or output.first_scheduled < self._times.scheduled:
+                self._times.scheduled = output.first_scheduled
         if output.index == 0:
             self._cached = max(self._cached, output.num_cached_tokens)
         if output.error == NOT_FINITE:
@@ -57,7 +75,8 @@ class RequestTimer:
         else:
             self._observe(names.INTER_TOKEN_LATENCY, now - sequence.last)
             self._observe(names.INTER_TOKEN_LATENCY_OLD, now - sequence.last)
-        sequence.last = now
+        sequence.last = self._times.last = now
+        self._times.first = now if self._times.first is None else self._times.first
         sequence.tokens += count
 
     def finish(self, index: int, reason: FinishReason) -> None:

@@ -1,54 +1,142 @@
-"""One line a request, as key=value: what was asked of which route, how it ended, how long it took. Never text of a client.
+"""The door of each port: gives a request its id and its record, and writes one line of JSON when the answer is over.
 
-Probes and scrapes are only logged when they fail. Also says `Connection: close` while the server drains.
+A line holds no word of a client's but the request id: the route in place of the path, the names of served models and of keys.
+`--log-content` adds the prompt and the output. Probes and scrapes are only logged when they fail. Also says `Connection: close`
+while the server drains, and hands the record to the traces. Used by `api/app`, `api/management` and `api/http_protocol`.
 """
 
 from __future__ import annotations
 
-import json
+import asyncio
 import logging
 import time
+import traceback
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+import orjson
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
-from pagemill_server.api.auth import OPEN_PATHS
-from pagemill_server.api.endpoint import LOG_FIELDS
-from pagemill_server.lifecycle import Lifecycle, Phase
+from pagemill_server.api import request_id
+from pagemill_server.api.auth import CLIENT, OPEN_PATHS
+from pagemill_server.api.record import Record, begin_record
+from pagemill_server.api.service import Service
+from pagemill_server.lifecycle import Phase
 
 logger = logging.getLogger("pagemill.access")
+faults = logging.getLogger(__name__)
+
+
+class Traces(Protocol):
+    """Where spans go; see `api/tracing`."""
+
+    def add(self, record: Record, scope: Scope) -> None: ...
 
 
 class AccessLog:
-    """ASGI middleware, the outermost."""
+    """ASGI middleware, the outermost. `quiet`: paths of which only failures are logged, and that have no span."""
 
-    def __init__(self, app: ASGIApp, lifecycle: Lifecycle) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        service: Service,
+        *,
+        quiet: Collection[str] = OPEN_PATHS,
+        traces: Traces | None = None,
+    ) -> None:
         self._app = app
-        self._lifecycle = lifecycle
+        self._service = service
+        self._routes = [route for route in app.routes if isinstance(route, Route)]
+        self._quiet = quiet
+        self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began = time.monotonic()
-        status = 0
+        record = Record(
+            request_id.request_id_of(scope["headers"]),
+            scope["method"],
+            self._route_of(scope["path"]),
+            keeps_content=self._service.log_content,
+        )
+        begin_record(scope, record)
 
         async def watch(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                if self._lifecycle.phase is Phase.DRAINING:
-                    message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+                record.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *self._headers(record)]
             await send(message)
 
         try:
             await self._app(scope, receive, watch)
+        except asyncio.CancelledError:
+            record.failure = record.failure or "cancelled"
+            raise
+        except Exception as error:  # noqa: BLE001  the framework has answered it, and the server would log what it says
+            record.failure = record.failure or "server_error"
+            log_bug(error, record)
         finally:
-            _log(scope, status, time.monotonic() - began)
+            self._end(record, scope)
+
+    def _route_of(self, path: str) -> str | None:
+        return next((route.path for route in self._routes if route.path_regex.match(path)), None)
+
+    def _headers(self, record: Record) -> list[tuple[bytes, bytes]]:
+        headers = [(request_id.HEADER, record.request_id.encode())]
+        if self._service.lifecycle.phase is Phase.DRAINING:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    def _end(self, record: Record, scope: Scope) -> None:
+        record.ended = time.monotonic()
+        client = scope.get(CLIENT)
+        record.key = None if client is None else str(client)
+        quiet = record.route in self._quiet and (record.status or 0) in (*range(200, 400), 503)
+        log(record, logging.DEBUG if quiet else logging.INFO)
+        if self._traces is not None and not quiet:
+            self._traces.add(record, scope)
 
 
-def _log(scope: Scope, status: int, seconds: float) -> None:
-    quiet = scope["path"] in OPEN_PATHS and status < 400
-    level = logging.DEBUG if quiet or (scope["path"] in OPEN_PATHS and status == 503) else logging.INFO
-    if not logger.isEnabledFor(level):
-        return
-    # A path is a client's own words: cut, and quoted so that it can't begin a line.
-    fields = {"method": scope["method"], "path": json.dumps(scope["path"][:100]), "status": status}
-    fields |= {"ms": round(seconds * 1000)} | scope.get(LOG_FIELDS, {})
-    logger.log(level, " ".join(f"{key}={value}" for key, value in fields.items()))
+def log(record: Record, level: int = logging.INFO) -> None:
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", orjson.dumps(_line(record), default=str).decode())
+
+
+def log_bug(error: BaseException, record: Record) -> None:
+    """What nobody foresaw: where it happened, but not its message, which may quote the client, unless content may be logged."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    message = f": {error}" if record.keeps_content else ""
+    faults.error("request %s failed: %s%s\n%s", record.request_id, type(error).__name__, message, where)
+
+
+def _line(record: Record) -> dict[str, Any]:
+    began = datetime.fromtimestamp(record.started_unix_ns / 1e9, UTC)
+    first = record.times.first
+    line: dict[str, Any] = {
+        "time": began.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "request_id": record.request_id,
+        "method": record.method,
+        "path": record.route,
+        "status": record.status,
+        "outcome": record.outcome,
+        "ms": round((record.ended - record.started) * 1000),
+        "key": record.key,
+    } | record.fields
+    if first is not None:
+        line["first_token_ms"] = round((first - record.started) * 1000)
+    if reasons := record.finish_reasons:
+        line["finish_reasons"] = reasons
+    if record.keeps_content:
+        line |= {"prompt": record.prompt, "output": record.outputs}
+    return line
+
+
+class LogFormat(logging.Formatter):
+    """Lines of the access log are JSON and nothing else, so that a collector can read them; all others say when and who."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if record.name == logger.name else super().format(record)

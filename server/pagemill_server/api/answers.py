@@ -9,7 +9,9 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from pagemill_server.api.record import record_of
 from pagemill_server.errors import ApiError, EngineFailed, MethodNotAllowed, NotFound
 
 
@@ -17,8 +19,20 @@ def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | Non
     return Response(orjson.dumps(body), status, dict(headers or {}), media_type="application/json")
 
 
+class ErrorResponse(Response):
+    """Tells the request's record why it failed."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(orjson.dumps(error.body()), error.status, dict(error.headers), media_type="application/json")
+        self._failure = error.code or error.type
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        record_of(scope).failure = self._failure
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: ApiError) -> Response:
-    return json_response(error.body(), error.status, error.headers)
+    return ErrorResponse(error)
 
 
 async def on_api_error(request: Request, error: Exception) -> Response:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from pagemill import endpoints
-from pagemill_server.api.access_log import AccessLog
+from pagemill_server.api.access_log import AccessLog, Traces
 from pagemill_server.api.answers import on_api_error, on_bug, on_http_error
 from pagemill_server.api.auth import ApiKeys
 from pagemill_server.api.chat import ChatCompletions
@@ -22,7 +22,7 @@ from pagemill_server.api.status import Status
 from pagemill_server.errors import ApiError
 
 
-def make_app(service: Service) -> ASGIApp:
+def make_app(service: Service, traces: Traces | None = None) -> ASGIApp:
     status = Status(service)
     app = Starlette(
         routes=[
@@ -35,8 +35,8 @@ def make_app(service: Service) -> ASGIApp:
             Route(endpoints.METRICS_PATH, status.metrics),
             Route(endpoints.VERSION_PATH, status.version),
         ],
-        middleware=[Middleware(ApiKeys, keys=service.api_keys)],
+        middleware=[Middleware(ApiKeys, keys=service.keys, headers=service.quotas.headers)],
         exception_handlers={ApiError: on_api_error, HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False
-    return AccessLog(app, service.lifecycle)
+    return AccessLog(app, service, traces=traces)

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from pagemill_server.api.auth import CLIENT
+from pagemill_server.api.auth import CLIENT, KEY
 from pagemill_server.api.body import ClientGone, read_body, unless_gone
+from pagemill_server.api.keys import ApiKey
 from pagemill_server.api.prepare import Origin
+from pagemill_server.api.quotas import Outcome, Visit
+from pagemill_server.api.record import CLIENT_GONE, Record, prompt_of, record_of
 from pagemill_server.api.service import Loaded, Service
 
 CLIENT_HEADER = b"x-client-id"
 MAX_CLIENT_CHARACTERS = 64
-LOG_FIELDS = "pagemill.log"  # in the ASGI scope: what the access log says about the request beside the usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,15 @@ class Call:
     send: Send
     body: bytes
     origin: Origin
+    visit: Visit = field(default_factory=Visit)  # what it costs its key
+
+    @property
+    def record(self) -> Record:
+        return record_of(self.scope)
 
     def log(self, **fields: Any) -> None:
         """More for the access log's line: numbers and ids, never a client's text."""
-        self.scope[LOG_FIELDS] = self.scope.get(LOG_FIELDS, {}) | fields
+        self.record.fields.update(fields)
 
     async def respond(self, body: bytes) -> None:
         """A whole answer, JSON."""
@@ -65,15 +73,29 @@ class Endpoint(ABC):
         """Raises ApiError before the answer has begun; is cancelled when the client has gone."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        origin = Origin(time.monotonic(), _client(scope))
-        loaded = self.service.admit()
-        self.service.check_queue(loaded, 1, 0)  # before its body is read
-        with self.service.counting():
-            try:
-                body = await read_body(scope, receive, self.service.body_limits)
-                await unless_gone(receive, self.answer(loaded, Call(scope, receive, send, body, origin)))
-            except ClientGone:
-                scope[LOG_FIELDS] = scope.get(LOG_FIELDS, {}) | {"outcome": "client_gone"}
+        key: ApiKey | None = scope.get(KEY)
+        origin = self._origin(scope, key)
+        with self.service.quotas.visit(key) as visit:  # this and what follows before its body is read
+            loaded = self.service.admit()
+            self.service.check_queue(loaded, 1, 0)
+            with self.service.counting():
+                try:
+                    body = await read_body(scope, receive, self.service.body_limits)
+                    await unless_gone(receive, self._answer(loaded, Call(scope, receive, send, body, origin, visit)))
+                except ClientGone:
+                    visit.outcome = Outcome.ABORTED
+                    record_of(scope).failure = CLIENT_GONE
+
+    def _origin(self, scope: Scope, key: ApiKey | None) -> Origin:
+        arrival, client = time.monotonic(), _client(scope)
+        if key is None:
+            return Origin(arrival, client)
+        return Origin(arrival, client, self.service.keys.salt(key), key.max_priority)
+
+    async def _answer(self, loaded: Loaded, call: Call) -> None:
+        if call.record.keeps_content:
+            call.record.prompt = await self.service.in_text_thread(partial(prompt_of, call.body))
+        await self.answer(loaded, call)
 
 
 def _client(scope: Scope) -> str:

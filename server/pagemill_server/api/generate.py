@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from pagemill_server.api.choice import Choice, Piece
+from pagemill_server.api.record import Record
 from pagemill_server.api.reply import Reply
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.engine.errors import EngineDead, RequestRefused
@@ -21,9 +22,12 @@ from pagemill_server.request_timer import RequestTimer
 Pieces = AsyncGenerator[tuple[int, Piece], None]
 
 
-async def run_request(service: Service, loaded: Loaded, request: AddRequest, choices: Sequence[Choice]) -> Pieces:
-    """(sequence index, piece) of one prompt's choices. Raises BadRequest, EngineFailed, Unavailable."""
-    timer = RequestTimer(service.metrics, request)
+async def run_request(
+    service: Service, loaded: Loaded, request: AddRequest, choices: Sequence[Choice], record: Record, first: int = 0
+) -> Pieces:
+    """(sequence index, piece) of one prompt's choices, which `record` counts from `first` on. Raises BadRequest, EngineFailed,
+    Unavailable."""
+    timer = RequestTimer(service.metrics, request, times=record.times)
     last: tuple[int, Piece] | None = None
     try:
         async with aclosing(loaded.engine.submit(request)) as outputs:
@@ -34,6 +38,7 @@ async def run_request(service: Service, loaded: Loaded, request: AddRequest, cho
                     continue
                 _check(service, timer, output)
                 piece = choice.feed(output)
+                record.piece(first + index, piece.text, piece.finish_reason)
                 if piece.finish_reason is not None:
                     timer.finish(index, piece.finish_reason)
                     if all(one.over for one in choices):
@@ -66,7 +71,11 @@ def _check(service: Service, timer: RequestTimer, output: RequestOutput) -> None
 async def run_choices(service: Service, loaded: Loaded, reply: Reply) -> Pieces:
     """(index, piece) of all choices in the order they come. The first failure ends them all."""
     requests = reply.job.requests
-    streams = [run_request(service, loaded, r, reply.choices_of(place)) for place, r in enumerate(requests)]
+    n = requests[0].sampling.n
+    streams = [
+        run_request(service, loaded, request, reply.choices_of(place), reply.record, place * n)
+        for place, request in enumerate(requests)
+    ]
     if len(streams) == 1:
         async with aclosing(streams[0]) as pieces:
             async for index, piece in pieces:

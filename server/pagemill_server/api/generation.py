@@ -5,7 +5,6 @@ Each says how a body becomes a job and how pieces become its JSON; everything el
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -13,16 +12,17 @@ from typing import Any
 
 import orjson
 
+from pagemill_server.api.access_log import log_bug
 from pagemill_server.api.body import parse_object
 from pagemill_server.api.choice import Piece
 from pagemill_server.api.endpoint import Call, Endpoint
 from pagemill_server.api.generate import run_choices
 from pagemill_server.api.prepare import Job, Origin
+from pagemill_server.api.quotas import Outcome
+from pagemill_server.api.record import Record
 from pagemill_server.api.reply import Reply
 from pagemill_server.api.service import Loaded
 from pagemill_server.errors import ApiError, EngineFailed
-
-logger = logging.getLogger(__name__)
 
 Chunk = dict[str, Any]
 
@@ -33,6 +33,10 @@ class Generation(Endpoint):
     @abstractmethod
     def prepare(self, loaded: Loaded, raw: Mapping[str, Any], origin: Origin) -> Job:
         """Check, render, tokenise. In a text thread; raises ApiError."""
+
+    def reply_to(self, loaded: Loaded, job: Job, record: Record) -> Reply:
+        """What holds the answer while it is made."""
+        return Reply(loaded.generating().vocabulary, job, record)
 
     @abstractmethod
     def whole(self, reply: Reply, answers: Sequence[Piece]) -> dict[str, Any]:
@@ -67,14 +71,17 @@ class Generation(Endpoint):
     async def answer(self, loaded: Loaded, call: Call) -> None:
         job = await self.service.in_text_thread(lambda: self.prepare(loaded, parse_object(call.body), call.origin))
         prompt_tokens = sum(len(request.prompt_token_ids) for request in job.requests)
-        call.log(id=job.id, prompt_tokens=prompt_tokens)
-        reply = Reply(loaded.generating().vocabulary, job)
+        call.log(id=job.id, model=job.model, stream=job.stream, prompt_tokens=prompt_tokens)
+        reply = self.reply_to(loaded, job, call.record)
         self.service.check_queue(loaded, len(reply.choices), prompt_tokens)
-        if job.stream:
-            await self._stream(loaded, reply, call)
-        else:
-            await call.respond(await self._collect(loaded, reply))
-        call.log(completion_tokens=sum(choice.num_tokens for choice in reply.choices))
+        call.visit.reserve(prompt_tokens, lambda: reply.completion_tokens)
+        try:
+            if job.stream:
+                await self._stream(loaded, reply, call)
+            else:
+                await call.respond(await self._collect(loaded, reply))
+        finally:
+            call.log(cached_tokens=reply.cached_tokens, completion_tokens=reply.completion_tokens)
 
     async def _collect(self, loaded: Loaded, reply: Reply) -> bytes:
         pieces: list[list[Piece]] = [[] for _ in reply.choices]
@@ -99,14 +106,16 @@ class Generation(Endpoint):
                     await call.send_part(self.event(chunk))
             except ApiError as error:
                 await self._fail(reply, error, call)
-            except Exception:
-                logger.exception("a stream failed: id=%s", reply.job.id)
+            except Exception as bug:  # noqa: BLE001  it is logged
+                log_bug(bug, call.record)
                 await self._fail(reply, EngineFailed("The server failed in the middle of the answer."), call)
             if self.last_event:
                 await call.send_part(self.last_event)
             await call.end()
 
     async def _fail(self, reply: Reply, error: ApiError, call: Call) -> None:
+        call.record.failure = error.code or error.type
+        call.visit.outcome = Outcome.FAILED
         for chunk in self.failed(reply, error):
             await call.send_part(self.event(chunk))
 

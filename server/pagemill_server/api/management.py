@@ -1,7 +1,7 @@
 """The second port, which no Service exposes and which asks for a token: what an operator or a person changes on a running server.
 
 `GET /config` says what is in force and which of it is hot; `PATCH /config` changes hot settings between two steps, all of them or
-none. Each further route is an endpoint of its own in the list below. Made by `serve` where there is a `--management-port`.
+none. `GET /debug/blocks` and the page at `/` let one look inside. Each further route is an endpoint of its own in the list below. Made by `serve` where there is a `--management-port`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from pagemill.failures import PagemillError
 from pagemill_server.api.access_log import AccessLog
 from pagemill_server.api.answers import json_response, on_api_error, on_bug, on_http_error
 from pagemill_server.api.auth import ApiKeys
+from pagemill_server.api.blocks import Blocks
 from pagemill_server.api.body import parse_object, read_body
+from pagemill_server.api.page.files import page_routes
 from pagemill_server.api.service import Service
 from pagemill_server.engine import hot
 from pagemill_server.engine.errors import EngineDead
@@ -32,17 +34,20 @@ from pagemill_server.settings import Settings
 
 
 def make_management_app(service: Service, settings: Settings) -> ASGIApp:
-    config = Config(service, settings)
+    config, page = Config(service, settings), page_routes()
+    open_paths = frozenset(route.path for route in page)  # the page holds nothing, and asks for the token itself
     app = Starlette(
         routes=[
             Route(endpoints.CONFIG_PATH, config.show, methods=["GET"]),
             Route(endpoints.CONFIG_PATH, config.change, methods=["PATCH"]),
+            Route(endpoints.BLOCKS_PATH, Blocks(service).show, methods=["GET"]),
+            *page,
         ],
-        middleware=[Middleware(ApiKeys, keys=(settings.server.management_token,), open_paths=frozenset())],
+        middleware=[Middleware(ApiKeys, keys=(settings.server.management_token,), open_paths=open_paths)],
         exception_handlers={ApiError: on_api_error, HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False
-    return AccessLog(app, service.lifecycle)
+    return AccessLog(app, service)
 
 
 class Config:

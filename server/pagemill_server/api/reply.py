@@ -7,6 +7,8 @@ from typing import Any
 
 from pagemill_server.api.choice import Choice, ShownToken
 from pagemill_server.api.prepare import Job
+from pagemill_server.api.record import Record
+from pagemill_server.api.speech import Speech
 from pagemill_server.engine.request import AddRequest, SampledToken
 from pagemill_server.text.detokenizer import TokenBytes
 
@@ -14,11 +16,15 @@ from pagemill_server.text.detokenizer import TokenBytes
 class Reply:
     """Choice place * n + index is sequence `index` of the prompt at `place`."""
 
-    def __init__(self, vocabulary: TokenBytes, job: Job) -> None:
+    def __init__(self, vocabulary: TokenBytes, job: Job, record: Record | None = None) -> None:
         self.vocabulary = vocabulary
+        self.record = record or Record()
         self.job = job
         self._n = job.requests[0].sampling.n
         self.choices = [self._choice(place, r) for place, r in enumerate(job.requests) for _ in range(r.sampling.n)]
+        self.speeches = [
+            Speech(job.turn, legacy=job.legacy_calls, reasoning=job.include_reasoning) for _ in self.choices
+        ]
 
     def choices_of(self, place: int) -> list[Choice]:
         """Of one prompt, by the sequences' indices."""
@@ -35,20 +41,39 @@ class Reply:
     def echo_tokens(self, index: int) -> list[ShownToken]:
         return self.job.echoes[index // self._n].tokens(self.prompt_logprobs(index)) if self.job.echoes else []
 
+    @property
+    def completion_tokens(self) -> int:
+        """So far."""
+        return sum(choice.num_tokens for choice in self.choices)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of the prompts."""
+        return sum(choice.num_cached_tokens for choice in self.choices[:: self._n])
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """So far, of `completion_tokens`; None of a model that doesn't think."""
+        if self.job.turn is None or self.job.turn.thinking is None:
+            return None
+        return sum(choice.num_reasoning_tokens for choice in self.choices)
+
     def usage(self) -> dict[str, Any]:
         """OpenAI's usage object: each prompt once, and what its first sequence found in the cache; every choice's tokens."""
         prompt = sum(len(request.prompt_token_ids) for request in self.job.requests)
-        completion = sum(choice.num_tokens for choice in self.choices)
-        cached = sum(choice.num_cached_tokens for choice in self.choices[:: self._n])
-        return {
+        completion, cached = self.completion_tokens, self.cached_tokens
+        usage: dict[str, Any] = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
+        if (reasoning := self.reasoning_tokens) is not None:
+            usage["completion_tokens_details"] = {"reasoning_tokens": reasoning}
+        return usage
 
     def _choice(self, place: int, request: AddRequest) -> Choice:
-        echoes = self.job.echoes
+        echoes, turn = self.job.echoes, self.job.turn
         return Choice(
             self.vocabulary,
             request.sampling.stop,
@@ -57,12 +82,16 @@ class Reply:
             offset=len(echoes[place].text) if echoes else 0,
             # Evaluations read the prompt's tokens by their number from the list's end: it has one for every token of usage.
             shows_stop=bool(echoes),
+            shown=() if turn is None else turn.shown,
+            thinking=None if turn is None or turn.thinking is None else turn.thinking(),
         )
 
 
-def unused_usage(job: Job) -> dict[str, Any]:
-    """Chunks before the last say that usage comes: null, where it was asked for."""
-    return {"usage": None} if job.include_usage else {}
+def inner_usage(reply: Reply) -> dict[str, Any]:
+    """Chunks before the last say what was used so far, where that was asked for; else, where usage comes at the end, null."""
+    if reply.job.running_usage:
+        return {"usage": reply.usage()}
+    return {"usage": None} if reply.job.include_usage else {}
 
 
 def usage_chunk(reply: Reply, envelope: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pagemill.embedding_config import EmbeddingConfig
 from pagemill_server.api.body import BodyLimits
+from pagemill_server.api.key_ring import KeyRing
+from pagemill_server.api.quotas import Quotas
 from pagemill_server.config import EngineLimits, ServerConfig
 from pagemill_server.engine.errors import QueueFull
 from pagemill_server.engine.ports import EngineClient
@@ -84,17 +86,19 @@ class Service:
         lifecycle: Lifecycle,
         *,
         block_size: int,
-        api_keys: Sequence[str] = (),
+        api_keys: KeyRing | Sequence[str] = (),
         stall_timeout: float = ServerConfig().stall_timeout,
         startup_timeout: float = ServerConfig().startup_timeout,
         max_body_bytes: int = MAX_BODY_BYTES,
         body_stall_seconds: float = BODY_STALL_SECONDS,
+        log_content: bool = ServerConfig().log_content,
     ) -> None:
         self.served_names = tuple(served_names)
         self.lifecycle = lifecycle
-        self.api_keys = tuple(api_keys)
+        self.keys = api_keys if isinstance(api_keys, KeyRing) else KeyRing(api_keys)
         self.stall_timeout = stall_timeout  # /health fails when work waits and nothing has moved for so long
         self.startup_timeout = startup_timeout
+        self.log_content = log_content  # prompts and outputs may stand in the access log and in traces
         self.created = int(time.time())
         self.loaded: Loaded | None = None
         self.ending = asyncio.Event()  # set when a stop ends what still runs
@@ -103,6 +107,8 @@ class Service:
         self.idle.set()
         self.in_flight = 0  # requests to the model between their arrival and the end of their answer
         self.metrics = Metrics(self.served_names[0], block_size, self.stats, lambda: lifecycle.memory)
+        self.metrics.keys.know(key.name for key in self.keys.keys)
+        self.quotas = Quotas(self.metrics.keys)
         self._pool = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="text")
 
     def stats(self) -> EngineStats | None:
