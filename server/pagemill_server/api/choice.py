@@ -7,9 +7,10 @@ a stop string cuts off takes its tokens along. Used by `api/generate` and by `LL
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from pagemill_server.api.thinking import ThinkingMeter
 from pagemill_server.engine.request import FinishReason, RequestOutput, SampledToken
 from pagemill_server.text.detokenizer import Detokenizer, TokenBytes
 from pagemill_server.text.stop import StopStrings
@@ -34,7 +35,7 @@ class Piece:
 
 class Choice:
     """`offset` is how many characters of the client's text come before it. With `shows_stop` a stop token, which has no text, is
-    among the tokens shown."""
+    among the tokens shown. `shown` are special tokens that are text all the same."""
 
     def __init__(
         self,
@@ -45,16 +46,19 @@ class Choice:
         min_tokens: int = 0,
         offset: int = 0,
         shows_stop: bool = False,
+        shown: Collection[int] = (),
+        thinking: ThinkingMeter | None = None,
     ) -> None:
         self.num_tokens = 0  # sampled, an EOS and what a stop string cut included
         self.num_cached_tokens = 0  # of the prompt
         self.prompt_logprobs: list[SampledToken] = []  # of the prompt's tokens from the second on; of index 0 only
         self.over = False  # its last piece is out
-        self._detokenizer = Detokenizer(vocabulary)
+        self._detokenizer = Detokenizer(vocabulary, shown=shown)
         self._stops = StopStrings(stops)
         self._logprobs = logprobs
         self._min_tokens = min_tokens
         self._shows_stop = shows_stop
+        self._thinking = thinking
         self._decoded = offset  # characters that left the detokenizer
         self._shown = offset  # characters that went out
         self._waiting: deque[tuple[ShownToken, int]] = deque()  # with the number of characters that must be out first
@@ -81,6 +85,11 @@ class Choice:
         return self._piece(text, reason)
 
     @property
+    def num_reasoning_tokens(self) -> int:
+        """Of `num_tokens`."""
+        return 0 if self._thinking is None else self._thinking.count(self.num_tokens)
+
+    @property
     def _armed(self) -> bool:
         """Whether a stop string that the newest token completes ends it."""
         return self.num_tokens > self._min_tokens
@@ -88,6 +97,8 @@ class Choice:
     def _take(self, token: SampledToken) -> str:
         start = self._decoded + self._detokenizer.cuts_off(token.token_id)
         decoded = self._detokenizer.push(token.token_id)
+        if self._thinking is not None:
+            self._thinking.push(decoded, self.num_tokens)
         self._decoded += len(decoded)
         if self._logprobs:
             self._waiting.append((ShownToken(token, start), self._decoded + self._detokenizer.within_character))

@@ -11,7 +11,7 @@ from pagemill_server.api.generation import Chunk, Generation
 from pagemill_server.api.logprobs import completion_logprobs, prompt_logprobs
 from pagemill_server.api.prepare import Job, Origin, completion_prompts, make_job
 from pagemill_server.api.protocol import CompletionBody, parse_completion
-from pagemill_server.api.reply import Reply, unused_usage, usage_chunk
+from pagemill_server.api.reply import Reply, inner_usage, usage_chunk
 from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
 
@@ -48,7 +48,7 @@ class Completions(Generation):
 
     def _chunk(self, reply: Reply, index: int, piece: Piece) -> Chunk:
         choice = _choice(reply, index, piece.text, piece.tokens, piece)
-        return _envelope(reply.job) | {"choices": [choice]} | unused_usage(reply.job)
+        return _envelope(reply.job) | {"choices": [choice]} | inner_usage(reply)
 
     def _whole(self, reply: Reply, index: int, answer: Piece) -> dict[str, Any]:
         text, tokens = reply.echo_text(index) + answer.text, (*reply.echo_tokens(index), *answer.tokens)

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
-from pagemill_server.text.grammar import Grammar
+from pagemill_server.api.forced import after_thoughts, forced_grammar
+from pagemill_server.api.service import Generator, Loaded
+from pagemill_server.api.thinking import ThinkingMeter
+from pagemill_server.errors import BadRequest
+from pagemill_server.text import grammar
+from pagemill_server.text.grammar import Grammar, InvalidGrammar
 from pagemill_server.text.message import MessageParser
+from pagemill_server.text.one_call import OneCall
+from pagemill_server.text.reasoning import ReasoningFormat, Stand, reasoning_parser, stand_of, with_reasoning
+from pagemill_server.text.template import TemplateRefused
 from pagemill_server.text.tools import Tool
+
+if TYPE_CHECKING:
+    from pagemill_server.text.tokenizer import ModelTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +47,7 @@ class Conversation:
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = ToolChoice("none")
     output: Grammar | None = None  # what the answer's words must match: response_format or structured_outputs
+    output_where: str = "response_format"  # how errors spell its field
     template_kwargs: Mapping[str, Any] = field(
         default_factory=dict
     )  # enable_thinking and whatever else the template reads
@@ -52,3 +65,118 @@ class Turn:
     parser: Callable[[], MessageParser] | None  # None: all of the text is words
     shown: frozenset[int]  # special tokens that must come out as text, because the parser reads them
     call_id: Callable[[], str]  # a new id for a tool call
+    thinking: Callable[[], ThinkingMeter] | None = (
+        None  # counts a choice's reasoning tokens; None: the model doesn't think
+    )
+
+
+def turn_of(loaded: Loaded, conversation: Conversation) -> Turn:
+    """Raises BadRequest."""
+    generator = loaded.generating()
+    tools = _tools(generator, conversation)
+    text = _rendered(generator, conversation, tools)
+    prompt = tuple(loaded.tokenizer.encode(text, conversation.add_special_tokens))
+    if not prompt:
+        raise BadRequest("The chat template made an empty prompt of these messages.", param=conversation.where)
+    thinks = _thinks(generator, conversation, text)
+    return Turn(
+        prompt,
+        _grammar(generator, conversation, tools, thinks),
+        _parser(generator, conversation, tools, thinks),
+        _shown(loaded.tokenizer, generator, tools),
+        (lambda: "") if generator.tool_format is None else generator.tool_format.call_id,
+        None if thinks is None else partial(ThinkingMeter, *thinks),
+    )
+
+
+def _tools(generator: Generator, conversation: Conversation) -> Sequence[Tool]:
+    """Those that the model is shown. Where it may call none it is shown none."""
+    if conversation.tool_choice.mode == "none" or not conversation.tools:
+        return ()
+    if generator.tool_format is None:
+        raise BadRequest(
+            "This server can't read this model's tool calls; send tool_choice none, or start it with --tool-call-parser.",
+            param="tools",
+            code="tools_not_supported",
+        )
+    return conversation.tools
+
+
+def _rendered(generator: Generator, conversation: Conversation, tools: Sequence[Tool]) -> str:
+    """The prompt's text."""
+    template = generator.template
+    if template is None:
+        raise BadRequest(
+            "The model has no chat template; use /v1/completions.", param=conversation.where, code="no_chat_template"
+        )
+    messages = conversation.messages
+    try:
+        return template.render(messages)
+    except TemplateRefused as refused:
+        raise BadRequest(str(refused), param=conversation.where, code="chat_template_error") from None
+
+
+def _thinks(generator: Generator, conversation: Conversation, text: str) -> tuple[ReasoningFormat, Stand] | None:
+    """How the model marks its reasoning, and whether the prompt has begun with it."""
+    if generator.reasoning is None:
+        return None
+    last = conversation.messages[-1].get("content") if conversation.continue_final_message else None
+    return generator.reasoning, stand_of(generator.reasoning, text, last or "")
+
+
+def _parser(
+    generator: Generator,
+    conversation: Conversation,
+    tools: Sequence[Tool],
+    thinks: tuple[ReasoningFormat, Stand] | None,
+) -> Callable[[], MessageParser] | None:
+    form, parallel = generator.tool_format, conversation.tool_choice.parallel
+
+    def calls() -> MessageParser | None:
+        if form is None or not tools:
+            return None
+        return form.parser(tools) if parallel else OneCall(form.parser(tools))
+
+    def parser() -> MessageParser:
+        made = calls()
+        if thinks is not None:
+            return with_reasoning(reasoning_parser(*thinks), made)
+        assert made is not None
+        return made
+
+    return parser if tools or thinks is not None else None
+
+
+def _grammar(
+    generator: Generator,
+    conversation: Conversation,
+    tools: Sequence[Tool],
+    thinks: tuple[ReasoningFormat, Stand] | None,
+) -> str:
+    """Compiled, or refused with the name of the field that asked for it."""
+    choice = conversation.tool_choice
+    must_call = choice.mode in ("required", "named")
+    callable_tools = [tool for tool in tools if choice.mode != "named" or tool.name == choice.name]
+    try:
+        calls = None
+        if callable_tools and generator.tool_format is not None and (must_call or conversation.output is not None):
+            calls = generator.tool_format.calls(callable_tools, parallel=choice.parallel)
+        answer = forced_grammar(calls, conversation.output, must_call=must_call)
+        if answer is None:
+            return ""
+        text = grammar.compile(answer if thinks is None else after_thoughts(answer, *thinks))
+        generator.grammars.check(text)
+    except InvalidGrammar as refused:
+        param = conversation.output_where if calls is None else "tools"
+        raise BadRequest(str(refused), param=param, code="invalid_grammar") from None
+    return text
+
+
+def _shown(tokenizer: ModelTokenizer, generator: Generator, tools: Sequence[Tool]) -> frozenset[int]:
+    """The markers that are tokens of their own; a special token would have no text."""
+    markers = [
+        *(generator.reasoning.markers if generator.reasoning is not None else ()),
+        *(generator.tool_format.markers if generator.tool_format is not None and tools else ()),
+    ]
+    ids = (tokenizer.backend.token_to_id(marker) for marker in markers)
+    return frozenset(token_id for token_id in ids if token_id is not None)

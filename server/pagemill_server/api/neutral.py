@@ -22,43 +22,24 @@ _SHARED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "add_special_tokens": (),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
 }
 
-COMPLETIONS = _SHARED | {"suffix": ("",)}
+COMPLETIONS = _SHARED | {"suffix": ("",), "add_special_tokens": ()}
 
 CHAT = _SHARED | {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "web_search_options": (),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
-    "add_generation_prompt": (True,),
     "echo": (False,),
-    "continue_final_message": (False,),
     "documents": ([],),
 }
 
-MESSAGE: dict[str, tuple[Any, ...]] = {
-    "tool_calls": ([],),
-    "tool_call_id": (),
-    "function_call": (),
-    "audio": (),
-    "refusal": (),
-    "reasoning": (),
-    "reasoning_content": (),
-    "annotations": ([],),
-}
+MESSAGE: dict[str, tuple[Any, ...]] = {"audio": (), "annotations": ([],)}
 
 
 def without_neutral(body: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]], where: str = "") -> dict[str, Any]:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 
 from pagemill_server.api.conversation import Turn
 from pagemill_server.api.echo import Echo
-from pagemill_server.api.protocol import ChatBody, CompletionBody, SamplingFields
+from pagemill_server.api.protocol import CompletionBody, SamplingFields
 from pagemill_server.api.sampling import Asked, refusal
 from pagemill_server.api.service import Loaded
 from pagemill_server.engine.errors import InvalidSampling
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.errors import BadRequest
-from pagemill_server.text.template import TemplateRefused
 
 MAX_PROMPT_LOGPROBS = 4_000_000  # in one response: prompts' tokens times choices times what each shows
 _MAX_USER_CHARACTERS = 64
@@ -31,6 +30,28 @@ class Origin:
 
     arrival: float  # time.monotonic() seconds
     client: str  # by its key or its header; "": neither
+    salt: str = ""  # the key's own, over the request's; "": there is no other key
+    max_priority: int | None = None  # the lowest number that the key may ask for; None: any
+
+    def cache_salt(self, asked: str | None) -> str:
+        """The engine's salt. Hashed, for a client's own word must not spell another key's."""
+        if not self.salt:
+            return asked or ""
+        # A salt comes out of JSON, which can hold half of a surrogate pair.
+        spelt = (asked or "").encode("utf-8", "surrogatepass")
+        return hashlib.sha256(b"pagemill salt 1\0" + self.salt.encode() + b"\0" + spelt).hexdigest()
+
+    def priority(self, asked: int | None) -> int:
+        """Raises BadRequest for one that the key may not have; without one it gets the best that is no better than 0."""
+        if self.max_priority is None:
+            return asked or 0
+        if asked is not None and asked < self.max_priority:
+            raise BadRequest(
+                f"priority is {asked}, and this key may ask for {self.max_priority} at the lowest; lower goes first.",
+                param="priority",
+                code="priority_not_allowed",
+            )
+        return max(0, self.max_priority) if asked is None else asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +68,9 @@ class Job:
     prompt_logprobs: int | None  # the same of the prompts' own tokens
     echoes: tuple[Echo, ...] = ()  # one a prompt, where prompts are said again
     turn: Turn | None = None  # how the text becomes a message; None: it is only text
-
-
-def chat_prompt(loaded: Loaded, body: ChatBody) -> tuple[int, ...]:
-    """The token ids of a conversation, the assistant's turn opened."""
-    template = loaded.generating().template
-    if template is None:
-        raise BadRequest(
-            "The model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
-        )
-    try:
-        text = template.render([message.for_template() for message in body.messages])
-    except TemplateRefused as refused:
-        raise BadRequest(str(refused), param="messages", code="chat_template_error") from None
-    ids = tuple(loaded.tokenizer.encode(text, False))  # the template has written the special tokens itself
-    if not ids:
-        raise BadRequest("The chat template made an empty prompt of these messages.", param="messages")
-    return ids
+    running_usage: bool = False  # each chunk says what was used so far
+    legacy_calls: bool = False  # a call is said as OpenAI's older `function_call`
+    include_reasoning: bool = True  # thoughts are part of the answer
 
 
 def completion_prompts(loaded: Loaded, body: CompletionBody) -> list[tuple[int, ...]]:
@@ -97,20 +104,22 @@ def make_job(
     *,
     prefix: str,
     echoes: tuple[Echo, ...] = (),
+    turn: Turn | None = None,
 ) -> Job:
     """`sampling` is for each prompt but for its length: what the client asked for, else the default, else what is left."""
     _check_prompt_logprobs(sum(map(len, prompts)) * sampling.n, body.prompt_logprobs, asked)
     job_id = f"{prefix}-{uuid.uuid4().hex}"
     deadline = None if body.deadline_ms is None else origin.arrival + body.deadline_ms / 1000
+    priority = origin.priority(body.priority)
     requests = tuple(
         AddRequest(
             f"{job_id}-{place}",
             prompt,
             _with_length(sampling, _max_tokens(loaded.context, len(prompt), asked), asked),
             origin.arrival,
-            cache_salt=body.cache_salt or "",
+            cache_salt=origin.cache_salt(body.cache_salt),
             client=_client(origin.client, body.user),
-            priority=body.priority or 0,
+            priority=priority,
             deadline=deadline,
         )
         for place, prompt in enumerate(prompts)
@@ -122,9 +131,11 @@ def make_job(
         requests=requests,
         stream=bool(body.stream),
         include_usage=body.wants_usage,
+        running_usage=body.wants_running_usage,
         logprobs=asked.logprobs,
         prompt_logprobs=body.prompt_logprobs,
         echoes=echoes,
+        turn=turn,
     )
 
 

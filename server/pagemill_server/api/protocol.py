@@ -8,12 +8,16 @@ true is no integer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import BeforeValidator, Field
 
 from pagemill_server.api import neutral
+from pagemill_server.api.effort import Effort
+from pagemill_server.api.messages import Message, check_messages
+from pagemill_server.api.strict_body import Body as Body
+from pagemill_server.api.strict_body import validated as validated
+from pagemill_server.api.tool_fields import FunctionBody, ToolBody
 from pagemill_server.errors import BadRequest
 
 MAX_PROMPTS = 256
@@ -29,40 +33,10 @@ def _as_list(value: Any) -> Any:
 Stops = Annotated[list[str] | None, BeforeValidator(_as_list)]
 
 
-def _content(value: Any) -> str | None:
-    """Text, whether it came as a string, as text parts or as null."""
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise PydanticCustomError("content", "must be a string, a list of text parts or null")
-    texts = []
-    for part in value:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise PydanticCustomError("content", 'parts other than {"type": "text", "text": …} are not supported')
-        texts.append(part["text"])
-    return "\n".join(texts)
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
-
 class StreamOptions(Body):
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
-    continuous_usage_stats: Literal[False] | None = None
-
-
-class Message(Body):
-    """One turn. `developer` is OpenAI's newer word for `system`, which is what templates know."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str | None, BeforeValidator(_content)] = None
-    name: str | None = None
-
-    def for_template(self) -> dict[str, Any]:
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.content or ""} | ({"name": self.name} if self.name else {})
+    continuous_usage_stats: bool | None = None  # usage so far in every chunk
 
 
 class SamplingFields(Body):
@@ -105,12 +79,29 @@ class SamplingFields(Body):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def wants_running_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
+
 
 class ChatBody(SamplingFields):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    # Tools; `api/tool_fields` reads what is a choice.
+    tools: list[ToolBody] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    functions: list[FunctionBody] | None = None  # OpenAI's older tools
+    function_call: Any = None
+    # What the chat template is told.
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    include_reasoning: bool | None = None  # false: thoughts are left out of the answer
 
 
 class CompletionBody(SamplingFields):
@@ -163,9 +154,11 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
     if 0 in (chat.max_tokens, chat.max_completion_tokens):
         name = "max_completion_tokens" if chat.max_completion_tokens == 0 else "max_tokens"
         raise BadRequest(f"{name} must be at least 1.", param=name, code="invalid_value")
-    for place, message in enumerate(chat.messages):
-        if message.content is None and message.role != "assistant":
-            raise BadRequest(f"messages[{place}].content is missing.", param=f"messages[{place}].content")
+    check_messages(chat.messages)
+    if chat.functions and chat.tools:
+        raise BadRequest("functions and tools are two words for the same; send one of them.", param="functions")
+    if chat.function_call is not None and chat.tool_choice is not None:
+        raise BadRequest("function_call is older than tool_choice; send one of them.", param="function_call")
     return chat
 
 
@@ -194,30 +187,3 @@ def _check_stream(body: SamplingFields) -> None:
         raise BadRequest("stream_options is only allowed when stream is true.", param="stream_options")
     if body.prompt_logprobs is not None and body.stream:
         raise BadRequest("prompt_logprobs are not available when stream is true.", param="prompt_logprobs")
-
-
-B = TypeVar("B", bound=Body)
-
-
-def validated(kind: type[B], body: Mapping[str, Any]) -> B:
-    """Raises BadRequest for the first thing that is wrong."""
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        param = _spell(first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise BadRequest(f"Unknown parameter: {param}.", param=param, code="unknown_parameter") from None
-        if first["type"] == "missing":
-            raise BadRequest(
-                f"Missing required parameter: {param}.", param=param, code="missing_required_parameter"
-            ) from None
-        raise BadRequest(f"Invalid value for {param}: {first['msg']}.", param=param, code="invalid_value") from None
-
-
-def _spell(location: tuple[int | str, ...]) -> str:
-    """("messages", 0, "role") as messages[0].role, a client's own key cut to a readable length."""
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else ("." if text else "") + part[:100]
-    return text

@@ -61,11 +61,13 @@ class TokenBytes:
 class Detokenizer:
     """One sequence's text. The pieces joined equal the whole decoded at once; invalid bytes become U+FFFD.
 
-    With `special` the names of special tokens are text too.
+    With `special` the names of special tokens are text too; so are always those of the tokens `shown`.
     """
 
-    def __init__(self, vocabulary: TokenBytes, special: bool = False) -> None:
+    def __init__(self, vocabulary: TokenBytes, special: bool = False, shown: Collection[int] = ()) -> None:
         self._bytes_of = vocabulary.spelled if special else vocabulary.of
+        if shown and not special:
+            self._bytes_of = lambda token: vocabulary.spelled(token) if token in shown else vocabulary.of(token)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
