@@ -17,6 +17,11 @@ SLEEP_STATE_LABEL: Final = "sleep_state"
 SLEEP_STATES: Final = ("awake", "weights_offloaded", "discard_all")
 REJECTION_LABEL: Final = "reason"
 REJECTION_REASONS: Final = ("max_num_queued_reqs", "max_num_queued_tokens")  # the bound that was reached
+KEY_LABEL: Final = "key"  # an API key's name, never the key
+KEY_OUTCOME_LABEL: Final = "outcome"
+KEY_OUTCOMES: Final = ("success", "invalid", "refused", "failed", "aborted")
+LIMIT_LABEL: Final = "reason"
+LIMIT_REASONS: Final = ("requests", "tokens", "concurrency")  # the limit of a key that was reached
 MEMORY_KIND_LABEL: Final = "kind"
 MEMORY_KINDS: Final = ("weights", "activation", "kv_cache")
 MEMORY_SOURCE_LABEL: Final = "source"
@@ -50,6 +55,11 @@ GENERATION_TOKENS: Final = "vllm:generation_tokens_total"
 REQUEST_SUCCESS: Final = "vllm:request_success_total"  # by finished_reason
 CORRUPTED_REQUESTS: Final = "vllm:corrupted_requests_total"  # ended because their logits were not finite
 ADMISSION_REJECTIONS: Final = "vllm:admission_rejections_total"  # by reason: refused because too much waits
+
+KEY_PROMPT_TOKENS: Final = "pagemill:key_prompt_tokens_total"  # by key, as each request ends
+KEY_COMPLETION_TOKENS: Final = "pagemill:key_completion_tokens_total"
+KEY_REQUESTS: Final = "pagemill:key_requests_total"  # by key and outcome: requests to the model
+RATE_LIMITED: Final = "pagemill:rate_limited_total"  # by key and reason: refused by a limit of the key's own
 
 # Histograms; seconds
 TIME_TO_FIRST_TOKEN: Final = "vllm:time_to_first_token_seconds"
@@ -96,6 +106,10 @@ COUNTERS: Final = (
     REQUEST_SUCCESS,
     CORRUPTED_REQUESTS,
     ADMISSION_REJECTIONS,
+    KEY_PROMPT_TOKENS,
+    KEY_COMPLETION_TOKENS,
+    KEY_REQUESTS,
+    RATE_LIMITED,
 )
 HISTOGRAMS: Final = (
     TIME_TO_FIRST_TOKEN,

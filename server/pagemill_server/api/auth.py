@@ -1,50 +1,68 @@
-"""The key at the door: with --api-key every route but the probes', /metrics and /version wants `Authorization: Bearer`."""
+"""The key at the door: with API keys every route but the probes', /metrics and /version wants `Authorization: Bearer`.
+
+There is no CORS: a browser's preflight has no key and is refused like anything else without one.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pagemill import endpoints
 from pagemill_server.api.answers import error_response
+from pagemill_server.api.key_ring import KeyRing
+from pagemill_server.api.keys import ApiKey
 from pagemill_server.errors import Unauthorized
 
 OPEN_PATHS = frozenset({endpoints.HEALTH_PATH, endpoints.READY_PATH, endpoints.METRICS_PATH, endpoints.VERSION_PATH})
 
 
-CLIENT = "pagemill.client"  # in the ASGI scope: who asks, as policies and their weights name it: key1, key2 … as they were given
+CLIENT = "pagemill.client"  # in the ASGI scope: who asks, as policies and their weights name it: the key's name
+KEY = "pagemill.key"  # in the ASGI scope: the ApiKey
+
+Headers = Callable[[ApiKey], Sequence[tuple[bytes, bytes]]]
 
 
 class ApiKeys:
-    """ASGI middleware. Compares digests in constant time and against every key, so that time tells nothing about them."""
+    """ASGI middleware. `headers` are said with every answer to a key; a sequence of keys is one that never changes."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Collection[str] = OPEN_PATHS) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: KeyRing | Sequence[str],
+        open_paths: Collection[str] = OPEN_PATHS,
+        headers: Headers = lambda key: (),
+    ) -> None:
         self._app = app
         self._open_paths = open_paths
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._keys = keys if isinstance(keys, KeyRing) else KeyRing(keys)
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        number = self._number_of(_bearer(scope))
-        if not self._digests or scope["path"] in self._open_paths or number is not None:
-            if number is not None:
-                scope[CLIENT] = f"key{number}"
+        if not self._keys.required or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
-            return
-        refusal = Unauthorized(
-            "Incorrect or missing API key; send it as `Authorization: Bearer KEY`.",
-            code="invalid_api_key",
-            headers={"www-authenticate": "Bearer"},
-        )
-        await error_response(refusal)(scope, receive, send)
+        elif (key := self._keys.find(_bearer(scope))) is not None:
+            scope[KEY], scope[CLIENT] = key, key.name
+            await self._app(scope, receive, self._with_headers(key, send))
+        else:
+            await error_response(_refusal())(scope, receive, send)
 
-    def _number_of(self, key: bytes) -> int | None:
-        """Which of the keys it is, from 1 on."""
-        given = _digest(key)
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return 1 + matches.index(True) if key and any(matches) else None
+    def _with_headers(self, key: ApiKey, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *self._headers(key)]
+            await send(message)
+
+        return sending
+
+
+def _refusal() -> Unauthorized:
+    return Unauthorized(
+        "Incorrect or missing API key; send it as `Authorization: Bearer KEY`.",
+        code="invalid_api_key",
+        headers={"www-authenticate": "Bearer"},
+    )
 
 
 def _bearer(scope: Scope) -> bytes:
@@ -53,7 +71,3 @@ def _bearer(scope: Scope) -> bytes:
             scheme, _, key = value.partition(b" ")
             return bytes(key).strip() if scheme.lower() == b"bearer" else b""
     return b""
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
