@@ -1,0 +1,214 @@
+"""`input` of a response: its items checked, and the turns of a conversation that they are, as chat templates take them. Pure.
+
+What a response's output holds can be sent back as it came: reasoning, words and calls that follow each other are one turn of the
+assistant. Raises BadRequest that names the item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+from pagemill_server.api import neutral
+from pagemill_server.api.messages import arguments_of, call_for_template
+from pagemill_server.api.strict_body import Body, validated
+from pagemill_server.errors import BadRequest
+
+_MESSAGE_PARTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+_BESIDE_TEXT = {
+    "type",
+    "annotations",
+    "logprobs",
+    "prompt_cache_breakpoint",
+}  # what comes back with a part, and is not needed
+_ROLE = {"developer": "system"}  # OpenAI's newer word; templates know the other
+_NOT_NEEDED: dict[str, tuple[Any, ...]] = {"caller": ({"type": "direct"},), "namespace": (), "async": (False,)}
+
+
+def _text(value: Any) -> str:
+    """Text, whether it came as a string or as parts."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise PydanticCustomError("content", "must be a string or a list of text parts")
+    return "\n".join(_part(place, part) for place, part in enumerate(value))
+
+
+def _part(place: int, part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    key = _MESSAGE_PARTS.get(kind) if isinstance(kind, str) else None
+    if key is None:
+        spelled = f"of type {kind[:100]}" if isinstance(kind, str) else "no object with a type"
+        raise _wrong(f"part {place} is {spelled}, and this model takes text only")
+    if unknown := part.keys() - {key} - _BESIDE_TEXT:
+        raise _wrong(f"part {place} has an unknown key, {min(unknown)[:100]}")
+    if not isinstance(text := part.get(key), str):
+        raise _wrong(f'part {place} must be {{"type": "{kind}", "{key}": a string}}')
+    return text
+
+
+def _wrong(trouble: str) -> PydanticCustomError:
+    return PydanticCustomError("content", "{trouble}", {"trouble": trouble})
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class _Item(Body):
+    id: str | None = None  # of the response that it came in; the server keeps none
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+
+class MessageItem(_Item):
+    type: Literal["message"] | None = None
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text
+    phase: Literal["commentary", "final_answer"] | None = None  # templates don't know it
+
+
+class CallItem(_Item):
+    type: Literal["function_call"]
+    call_id: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)]
+    arguments: Annotated[dict[str, Any], BeforeValidator(arguments_of)]
+
+
+class ResultItem(_Item):
+    type: Literal["function_call_output"]
+    call_id: Annotated[str, Field(min_length=1)]
+    output: Text
+    name: str | None = None
+
+
+class _SummaryPart(Body):
+    type: Literal["summary_text"]
+    text: str
+
+
+class _ReasoningPart(Body):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(_Item):
+    type: Literal["reasoning"]
+    summary: list[_SummaryPart] | None = None
+    content: list[_ReasoningPart] | None = None
+    encrypted_content: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.content or self.summary or ())
+
+
+InputItem = MessageItem | CallItem | ResultItem | ReasoningItem
+
+_KINDS: dict[str, type[InputItem]] = {
+    "message": MessageItem,
+    "function_call": CallItem,
+    "function_call_output": ResultItem,
+    "reasoning": ReasoningItem,
+}
+
+
+def messages_of(sent: Any, instructions: str | None) -> list[dict[str, Any]]:
+    """`sent` is the body's `input`. Raises BadRequest."""
+    turns = [{"role": "system", "content": instructions}] if instructions else []
+    if isinstance(sent, str) and sent:
+        return [*turns, {"role": "user", "content": sent}]
+    if not isinstance(sent, list) or not sent:
+        raise BadRequest("input must be a string or a list of items, and not empty.", param="input")
+    return [*turns, *_turns([_item(place, item) for place, item in enumerate(sent)])]
+
+
+def _item(place: int, sent: Any) -> InputItem:
+    where = f"input[{place}]"
+    if not isinstance(sent, dict):
+        raise BadRequest(f"{where} must be an object.", param=where, code="invalid_value")
+    kind = sent.get("type") or ("message" if "role" in sent else "item_reference")
+    if kind == "item_reference":
+        raise BadRequest(
+            f"{where} refers to an item of another response, and this server keeps none; send the item itself.",
+            param=where,
+            code="unsupported_value",
+        )
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise BadRequest(
+            f"{where}.type {str(kind)[:100]!r} is not supported by this server; it takes {', '.join(_KINDS)}.",
+            param=f"{where}.type",
+            code="unsupported_value",
+        )
+    item = validated(_KINDS[kind], neutral.without_neutral(sent, _NOT_NEEDED, f"{where}."), f"{where}.")
+    if isinstance(item, ReasoningItem) and item.encrypted_content and not item.text:
+        name = f"{where}.encrypted_content"
+        raise BadRequest(f"{name} can't be read by this server.", param=name, code="unsupported_value")
+    return item
+
+
+def _turns(items: Sequence[InputItem]) -> list[dict[str, Any]]:
+    """The items as turns; the assistant's are put together."""
+    turns: list[dict[str, Any]] = []
+    names: dict[str, str] = {}  # of the functions, by their calls' ids
+    for place, item in enumerate(items):
+        match item:
+            case ReasoningItem():
+                _think(turns, item.text)
+            case MessageItem(role="assistant"):
+                _say(turns, item.content)
+            case MessageItem():
+                turns.append({"role": _ROLE.get(item.role, item.role), "content": item.content})
+            case CallItem():
+                names[item.call_id] = item.name
+                _call(turns, call_for_template(item.call_id, item.name, item.arguments))
+            case ResultItem():
+                turns.append(_result(item, names, f"input[{place}].call_id"))
+    return [_finished(turn) for turn in turns]
+
+
+def _think(turns: list[dict[str, Any]], text: str) -> None:
+    turn = _open_turn(turns)
+    if "content" in turn or "tool_calls" in turn:
+        turns.append(turn := {"role": "assistant"})
+    thoughts = "\n".join(filter(None, (turn.get("reasoning"), text)))
+    turn |= {"reasoning": thoughts, "reasoning_content": thoughts}  # templates read one or the other
+
+
+def _say(turns: list[dict[str, Any]], text: str) -> None:
+    """Words beside calls are one turn with them; words after words are the next."""
+    turn = _open_turn(turns)
+    if "content" not in turn:
+        turn["content"] = text
+    elif "tool_calls" in turn:
+        turn["content"] += "\n" + text
+    else:
+        turns.append({"role": "assistant", "content": text})
+
+
+def _call(turns: list[dict[str, Any]], call: Mapping[str, Any]) -> None:
+    _open_turn(turns).setdefault("tool_calls", []).append(call)
+
+
+def _open_turn(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    if not turns or turns[-1]["role"] != "assistant":
+        turns.append({"role": "assistant"})
+    return turns[-1]
+
+
+def _result(item: ResultItem, names: Mapping[str, str], where: str) -> dict[str, Any]:
+    if item.call_id not in names:
+        raise BadRequest(
+            f"{where} is that of no function_call before it; this server keeps no calls, so send the call as well.",
+            param=where,
+            code="invalid_value",
+        )
+    return {"role": "tool", "content": item.output, "tool_call_id": item.call_id, "name": names[item.call_id]}
+
+
+def _finished(turn: dict[str, Any]) -> dict[str, Any]:
+    """Some templates tell a call from an answer by content that is none; others can't do without any."""
+    if "content" in turn:
+        return turn
+    return turn | {"content": None if "tool_calls" in turn else ""}
