@@ -19,6 +19,7 @@ from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError, write_termination
 from pagemill.memory_fit import default_block_size
 from pagemill_server import serve as server
+from pagemill_server.api.keys import is_a_key
 from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
 from pagemill_server.flags import invalid, make_parser
@@ -118,6 +119,8 @@ def _server_config(flags: argparse.Namespace, environ: Mapping[str, str]) -> Ser
         raise invalid(
             f"--management-port needs a token: set {MANAGEMENT_TOKEN_ENV} in the environment, or give --management-token"
         )
+    if flags.management_port is not None and not is_a_key(token):
+        raise invalid("--management-token must be one word of ASCII: a header has to carry it")
     if flags.management_port and flags.management_port == flags.port:
         raise invalid(f"--management-port and --port are both {flags.port}: give each its own")
     return ServerConfig(

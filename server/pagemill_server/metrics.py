@@ -16,6 +16,7 @@ from pagemill import metrics as names
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import EngineStats, FinishReason
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
+from pagemill_server.key_metrics import KeyMetrics
 from pagemill_server.memory import StartMemory
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a family would confuse readers that take the first one they see
@@ -105,6 +106,7 @@ class Metrics:
             (*_LABELS, names.REJECTION_LABEL),
             registry=self.registry,
         )
+        self.keys = KeyMetrics(self.registry, self._labels)
         self._rejected = {bound: rejected.labels(*self._labels, bound) for bound in names.REJECTION_REASONS}
 
     def render(self) -> bytes:

@@ -17,14 +17,23 @@ SPLIT = {
     names.ENGINE_SLEEP_STATE: (names.SLEEP_STATE_LABEL, names.SLEEP_STATES),
     names.ADMISSION_REJECTIONS: (names.REJECTION_LABEL, names.REJECTION_REASONS),
 }
-
+# Families with the series of each API key.
+BY_KEY = {
+    names.KEY_PROMPT_TOKENS: (None, (None,)),
+    names.KEY_COMPLETION_TOKENS: (None, (None,)),
+    names.KEY_REQUESTS: (names.KEY_OUTCOME_LABEL, names.KEY_OUTCOMES),
+    names.RATE_LIMITED: (names.LIMIT_LABEL, names.LIMIT_REASONS),
+}
+KEYS = ("team-a", "team-b")
 
 # Families with a series for each pair of values of two more labels.
 MEMORY_SERIES = {(kind, source) for kind in names.MEMORY_KINDS for source in names.MEMORY_SOURCES}
 
 
 def families() -> dict[str, Metric]:
-    text = Metrics("some/model", block_size=16, stats=lambda: None).render().decode()
+    metrics = Metrics("some/model", block_size=16, stats=lambda: None)
+    metrics.keys.know(KEYS)
+    text = metrics.render().decode()
     return {f.name + ("_total" if f.type == "counter" else ""): f for f in text_string_to_metric_families(text)}
 
 
@@ -45,6 +54,10 @@ def test_every_series_is_there_from_the_start_and_there_is_one_a_family() -> Non
         if name in SPLIT:
             label, values = SPLIT[name]
             assert sorted(sample.labels[label] for sample in family.samples) == sorted(values)
+        elif name in BY_KEY:
+            label, words = BY_KEY[name]
+            found = sorted((sample.labels["key"], sample.labels.get(label or "")) for sample in family.samples)
+            assert found == sorted((key, word) for key in KEYS for word in words)
         elif name == names.MEMORY_BYTES:
             assert {(sample.labels["kind"], sample.labels["source"]) for sample in family.samples} == MEMORY_SERIES
             assert len(family.samples) == len(MEMORY_SERIES)
@@ -72,6 +85,8 @@ def test_the_names_that_readers_of_vllm_ask_for() -> None:
     wanted |= {f"vllm:{name}_total" for name in counters.split()}
     ours = {"pagemill:memory_bytes", "pagemill:estimated_queue_seconds", "pagemill:host_cache_usage_perc"}
     ours |= {f"pagemill:{name}_total" for name in ("host_prefix_cache_hits", "offloaded_blocks", "fetched_blocks")}
+    ours |= {f"pagemill:key_{name}_total" for name in ("prompt_tokens", "completion_tokens", "requests")}
+    ours |= {"pagemill:rate_limited_total"}
     assert set(families()) == wanted | ours
 
 
