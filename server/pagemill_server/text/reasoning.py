@@ -1,6 +1,6 @@
 """Reasoning that a model marks in its text, told apart from the answer: `<think>…</think>` in its variants. Pure.
 
-what follows them goes to the parser of tool calls or is words. New lines next to a marker belong to the marker.
+What follows thoughts goes to the parser of tool calls or is words. New lines next to a marker belong to the marker.
 """
 
 from __future__ import annotations
