@@ -12,6 +12,13 @@ VERSION_PATH = "/version"
 # On the management port, which wants `Authorization: Bearer` with the token.
 # GET: {"config": {...}, "hot": [names]}; PATCH an object of hot names: the same, 400 when one can't be.
 CONFIG_PATH = "/config"
+# POST {"lameDuckSeconds": s, "timeoutSeconds": s}, or nothing: begin a drain (202). DELETE: call it off (409 once the process
+# stops). All, and GET: {"phase": PHASES, "draining": bool, "drained": bool, "inFlight": int}; drained: it may be deleted now.
+DRAIN_PATH = "/drain"
+# GET: whose each block is, who runs and who waits (docs/page.md).
+BLOCKS_PATH = "/debug/blocks"
+# The page that shows it, and asks for the token itself: it loads without.
+PAGE_PATH = "/"
 
 MODELS_ENV = "PAGEMILL_MODELS"  # folders of models as org/name/, split as PATH is; a fetch goes to the first
 TERMINATION_LOG_ENV = "PAGEMILL_TERMINATION_LOG"

@@ -6,6 +6,7 @@ ApiError
 ├── NotFound            404  model or route
 ├── MethodNotAllowed    405
 ├── RequestTimeout      408  the client stopped sending in the middle of its body
+├── Conflict            409  not as things stand (management port)
 ├── BodyTooLarge        413
 ├── TooManyRequests     429  as much waits as may; comes with Retry-After
 ├── EngineFailed        500  the engine could not finish a request; never the client's doing
@@ -60,6 +61,11 @@ class NotFound(ApiError):
 
 class MethodNotAllowed(ApiError):
     status = 405
+    type = "invalid_request_error"
+
+
+class Conflict(ApiError):
+    status = 409
     type = "invalid_request_error"
 
 

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 
 import uvicorn
@@ -26,10 +27,14 @@ from starlette.types import ASGIApp
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
+from pagemill_server.api.access_log import LogFormat
 from pagemill_server.api.app import make_app
 from pagemill_server.api.http_protocol import HttpProtocol
+from pagemill_server.api.key_ring import KeyRing, merged_weights
 from pagemill_server.api.management import make_management_app
 from pagemill_server.api.service import Generator, Loaded, Service
+from pagemill_server.drain import Drain
+from pagemill_server.engine.errors import EngineDead
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.lifecycle import Lifecycle, Phase
 from pagemill_server.loading import LoadedModel, download, load
@@ -83,13 +88,15 @@ class Life:
             settings.model.served_names,
             self._lifecycle,
             block_size=settings.cache.block_size,
-            api_keys=settings.server.api_keys,
+            api_keys=KeyRing(settings.server.api_keys, settings.server.api_key_file),
             startup_timeout=settings.server.startup_timeout,
             stall_timeout=settings.server.stall_timeout,
+            log_content=settings.server.log_content,
         )
+        self._key_weights: dict[str, float] = {}  # that the policy was given
         self._model: LoadedModel | None = None
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()  # a second signal
+        self._drain = Drain(self.service, settings.server)
         self._uvicorn = http_server(make_app(self.service))
 
     async def live(self, listener: socket.socket, management: socket.socket | None = None) -> None:
@@ -103,11 +110,11 @@ class Life:
             self._files.path if self._files is not None else self._settings.model.model,
         )
         try:
-            async with self._managed(management):
+            async with self._managed(management), self._following_keys():
                 loaded = await self._load()
                 if loaded is not None:
                     await self._serve(loaded)
-                    await self._drain(loaded)
+                    await self._end(loaded)
         finally:
             self._uvicorn.should_exit = True
             await answering
@@ -121,7 +128,7 @@ class Life:
         if listener is None:
             yield
             return
-        server = http_server(make_management_app(self.service, self._settings))
+        server = http_server(make_management_app(self.service, self._settings, self._drain))
         answering = asyncio.create_task(server.serve(sockets=[listener]))
         address = listener.getsockname()
         logger.info("management on http://%s:%d", _bracketed(address[0]), address[1])
@@ -131,9 +138,39 @@ class Life:
             server.should_exit = True
             await answering
 
+    @contextlib.asynccontextmanager
+    async def _following_keys(self) -> AsyncIterator[None]:
+        following = asyncio.create_task(self.service.keys.follow(self._keys_changed))
+        try:
+            yield
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+    def _keys_changed(self) -> None:
+        keys = self.service.keys
+        self.service.metrics.keys.know(key.name for key in keys.keys)
+        if self.service.loaded is not None:
+            self._weigh_keys(self.service.loaded)
+
+    def _weigh_keys(self, loaded: Loaded) -> None:
+        """Tell the policy what the keys' clients weigh. A change makes its accounts anew, so there is none without need."""
+        config, new = loaded.engine.config, self.service.keys.weights()
+        flags = dict(self._settings.scheduler.weights)
+        weights = merged_weights(dict(config.weights), self._key_weights, new, flags)
+        if weights != dict(config.weights):
+            try:
+                loaded.engine.configure(replace(config, weights=tuple(weights.items())))
+            except (PagemillError, EngineDead) as error:
+                logger.error("the keys' weights stay as they were: %s", error)
+                return
+        self._key_weights = new
+
     def stop(self) -> None:
         """What a signal does: the first begins the stop, a second one skips its waiting. On the event loop's thread."""
-        (self._hurry if self._stop.is_set() else self._stop).set()
+        if self._stop.is_set():
+            self._drain.hurry()
+        self._stop.set()
 
     async def _load(self) -> Loaded | None:
         """None: told to stop before the model was there."""
@@ -168,44 +205,23 @@ class Life:
 
     async def _serve(self, loaded: Loaded) -> None:
         """Until a signal. Raises PagemillError(EngineFailed) when the engine ends, after its streams have had their error."""
+        self._weigh_keys(loaded)
         self.service.loaded = loaded
         self._lifecycle.enter(Phase.SERVING)
         logger.info("ready: %s, up to %d tokens", ", ".join(self.service.served_names), loaded.context)
         assert self._model is not None
         while not self._stop.is_set():
             if (why := loaded.engine.dead or self._model.trouble()) is not None:
-                await self._until_idle(_LAST_WORDS)
+                await self._drain.until_idle(_LAST_WORDS)
                 raise PagemillError(FailureReason.ENGINE_FAILED, f"the engine ended: {why}")
             await asyncio.sleep(_TICK)
 
-    async def _drain(self, loaded: Loaded) -> None:
-        lifecycle, server = self._lifecycle, self._settings.server
-        lifecycle.enter(Phase.DRAINING)
-        logger.info(
-            "draining: in_flight=%d lame_duck=%gs timeout=%gs",
-            self.service.in_flight,
-            server.lame_duck_seconds,
-            server.shutdown_timeout,
-        )
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), server.lame_duck_seconds)
-        lifecycle.refusing = True
-        await self._until_idle(server.shutdown_timeout)
-        self.service.ending.set()
-        if self.service.in_flight:
-            logger.warning("ending what still runs: in_flight=%d", self.service.in_flight)
-        self._hurry.clear()
+    async def _end(self, loaded: Loaded) -> None:
+        await self._drain.finish()
         with contextlib.suppress(TimeoutError):  # a device that never comes back must not keep the process
             await asyncio.wait_for(loaded.engine.stop(), _LAST_WORDS)
-        await self._until_idle(_LAST_WORDS)
+        await self._drain.until_idle(_LAST_WORDS)
         logger.info("stopped")
-
-    async def _until_idle(self, seconds: float) -> None:
-        """Until no request is in flight, for so long at most; a second signal ends the wait."""
-        waits = [asyncio.ensure_future(event.wait()) for event in (self.service.idle, self._hurry)]
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
 
 
 async def _with_signals(life: Life, listener: socket.socket, management: socket.socket | None) -> None:
@@ -261,5 +277,7 @@ def _bracketed(host: str) -> str:
 
 
 def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormat())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -37,7 +37,7 @@ class Traces(Protocol):
 
 
 class AccessLog:
-    """ASGI middleware, the outermost. `quiet`: paths of which only failures are logged, and that have no span."""
+    """ASGI middleware, the outermost. `quiet`: paths asked all the time, whose GET is only logged when it fails."""
 
     def __init__(
         self,
@@ -92,10 +92,15 @@ class AccessLog:
         record.ended = time.monotonic()
         client = scope.get(CLIENT)
         record.key = None if client is None else str(client)
-        quiet = record.route in self._quiet and (record.status or 0) in (*range(200, 400), 503)
+        quiet = record.route in self._quiet and record.method in ("GET", "HEAD") and _is_quiet(record.status)
         log(record, logging.DEBUG if quiet else logging.INFO)
         if self._traces is not None and not quiet:
             self._traces.add(record, scope)
+
+
+def _is_quiet(status: int | None) -> bool:
+    """503 is what /ready says all the time that a model loads."""
+    return status is not None and (status < 400 or status == 503)
 
 
 def log(record: Record, level: int = logging.INFO) -> None:

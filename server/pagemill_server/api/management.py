@@ -25,21 +25,27 @@ from pagemill_server.api.answers import json_response, on_api_error, on_bug, on_
 from pagemill_server.api.auth import ApiKeys
 from pagemill_server.api.blocks import Blocks
 from pagemill_server.api.body import parse_object, read_body
+from pagemill_server.api.draining import Draining
 from pagemill_server.api.page.files import page_routes
 from pagemill_server.api.service import Service
+from pagemill_server.drain import Drain
 from pagemill_server.engine import hot
 from pagemill_server.engine.errors import EngineDead
 from pagemill_server.errors import ApiError, BadRequest, Unavailable
 from pagemill_server.settings import Settings
 
 
-def make_management_app(service: Service, settings: Settings) -> ASGIApp:
+def make_management_app(service: Service, settings: Settings, drain: Drain | None = None) -> ASGIApp:
     config, page = Config(service, settings), page_routes()
+    draining = Draining(service, drain or Drain(service, settings.server))
     open_paths = frozenset(route.path for route in page)  # the page holds nothing, and asks for the token itself
     app = Starlette(
         routes=[
             Route(endpoints.CONFIG_PATH, config.show, methods=["GET"]),
             Route(endpoints.CONFIG_PATH, config.change, methods=["PATCH"]),
+            Route(endpoints.DRAIN_PATH, draining.show, methods=["GET"]),
+            Route(endpoints.DRAIN_PATH, draining.begin, methods=["POST"]),
+            Route(endpoints.DRAIN_PATH, draining.call_off, methods=["DELETE"]),
             Route(endpoints.BLOCKS_PATH, Blocks(service).show, methods=["GET"]),
             *page,
         ],
@@ -47,7 +53,7 @@ def make_management_app(service: Service, settings: Settings) -> ASGIApp:
         exception_handlers={ApiError: on_api_error, HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False
-    return AccessLog(app, service)
+    return AccessLog(app, service, quiet={endpoints.DRAIN_PATH, endpoints.BLOCKS_PATH, *open_paths})
 
 
 class Config:

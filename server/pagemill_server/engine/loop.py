@@ -169,6 +169,10 @@ class EngineLoop:
     def abort(self, request_id: str, index: int | None = None) -> None:
         self._send(AbortRequest(request_id, index))
 
+    def abort_all(self) -> None:
+        for request_id in self._mailboxes:
+            self.abort(request_id)
+
     def leave(self, request_id: str, mailbox: Mailbox) -> None:
         """Abort a request whose outputs nobody reads any more. Its mailbox stays until the last one: the id is in use so long.
 

@@ -112,6 +112,10 @@ class EngineClient(Protocol):
         """Ask the engine to end a request, or one sequence of it; its iterator then yields a last output with ABORT."""
         ...
 
+    def abort_all(self) -> None:
+        """The same for every request that it has; others may come afterwards."""
+        ...
+
     @property
     def stats(self) -> EngineStats:
         """The newest published values; right after an abort and when idle."""
