@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 BIN := .venv/bin
+CLIENTS := .venv-clients/bin
 # Waiting threads sleep instead of spinning: with another process on the machine, spinning costs a factor of twenty.
 export OMP_WAIT_POLICY ?= PASSIVE
 UNIT := -m "not model and not cluster and not gpu"
@@ -28,7 +29,7 @@ test: ## the whole suite, the real model and a real Kubernetes included
 	@echo "Tests: an environment in .venv (first time about 3 minutes), two models (190 MB), and, as root, a real Kubernetes"
 	echo "built from Go modules (first time about 14 minutes, then cached in ~/.cache/pagemill, 20 GB) with the tests on it (about 4"
 	echo "minutes; not root: they skip, and say how to run them); then the tests that need none (about 5 minutes)."
-	$(MAKE) $(BIN)/.installed models
+	$(MAKE) $(BIN)/.installed $(CLIENTS)/.installed models
 	$(BIN)/python -m pytest
 
 .PHONY: check
@@ -95,4 +96,11 @@ $(BIN)/.installed: pyproject.toml
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	echo "installing into .venv (torch is 3 GB to fetch: a few minutes the first time)"
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[operator,server,dev]'
+	touch $@
+
+# What others wrote (extra `clients`), apart from ours.
+$(CLIENTS)/.installed: pyproject.toml $(BIN)/.installed
+	@[ -x $(CLIENTS)/python ] || $(PYTHON) -m venv .venv-clients
+	echo "installing other people's clients into .venv-clients (two minutes the first time)"
+	$(CLIENTS)/python -m pip install -q --disable-pip-version-check '.[clients]'
 	touch $@
