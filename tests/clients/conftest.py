@@ -86,7 +86,8 @@ def served(*arguments: str) -> Iterator[str]:
                     url = found[1]
                 if "ready: " in line:
                     break
-            assert url and server.poll() is None, "".join(said)
+            assert url, "".join(said)
+            assert server.poll() is None, "".join(said)
             _drain(server)
             yield url
         finally:

@@ -1,4 +1,4 @@
-"""litellm: chat, stream, tools, schema, embeddings. Arguments: address of a generating server, its model, the same of an embedding one."""
+"""litellm: chat, stream, tools, schema, embeddings. Arguments: a server that generates and its model, one that embeds and its."""
 
 import json
 import sys
