@@ -35,6 +35,8 @@ def _flags(resource: Resource) -> Iterator[str]:
     if names := _served_names(resource):
         yield from ("--served-model-name", *names)
     yield from ("--gpu-memory-utilization", f"{spec.gpu_memory_utilization:g}")
+    if spec.task is not None:
+        yield from ("--task", spec.task)
     if engine.dtype != "auto":
         yield from ("--dtype", engine.dtype)
     numbers = {

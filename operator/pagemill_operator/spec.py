@@ -26,6 +26,7 @@ OWNED_FLAGS = frozenset(
         *("--enable-prefix-caching", "--no-enable-prefix-caching", "--kv-offloading-size", "--tensor-parallel-size"),
         *("--api-key", "--lame-duck-seconds", "--shutdown-timeout", "--startup-timeout", "--management-port"),
         *("--management-token", "--scheduling-aging-seconds", "--scheduling-ttft-ms", "--scheduling-weights"),
+        *("--task", "--api-key-file"),
     )
 )
 # Far beyond any machine, and far below where a product with it leaves the numbers that Kubernetes or a float can hold.
@@ -232,7 +233,7 @@ class LLMDeploymentSpec(Group):
         ge=0,
         le=MOST_REPLICAS,
     )
-    task: Literal["generate", "embed"] = restart("What the model is served for.", "generate")
+    task: Literal["generate", "embed"] | None = restart("What the model is served for; left out: what it was made for.")
     served_model_names: tuple[Text, ...] = restart(
         "Names under which clients ask for it; the first is answered.", (), max_length=16
     )

@@ -15,7 +15,6 @@ _LATER = "is not served by this release"
 _Rule = tuple[str, Callable[[LLMDeploymentSpec], bool], str]
 
 _RULES: tuple[_Rule, ...] = (
-    ("task", lambda s: s.task != "generate", "set it to generate"),
     (
         "engine.quantization",
         lambda s: s.engine.quantization is not None,

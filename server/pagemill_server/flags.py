@@ -257,7 +257,7 @@ def _chat_flags(chat: _Group) -> None:
         "--enable-auto-tool-choice",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="taken for vLLM's sake: tool_choice auto always works here",
+        help="taken for vLLM's sake: tool_choice auto always works here (on by default)",
     )
     chat.add_argument(
         "--reasoning-parser",
@@ -304,9 +304,9 @@ def _key_flags(keys: _Group) -> None:
     )
     keys.add_argument(
         "--otlp-traces-endpoint",
-        type=values.words,
+        type=values.collector,
         metavar="URL",
-        help="an OpenTelemetry collector, OTLP over HTTP: http://host:4318/v1/traces (default: no traces)",
+        help="an OpenTelemetry collector, OTLP over HTTP: http://host:4318 (default: no traces)",
     )
 
 

@@ -105,6 +105,7 @@ CASES: dict[str, dict[str, Any]] = {
     "model-in-a-claim": stored("model-in-a-claim", model="pvc://weights/llama/7b"),
     "model-in-an-image": stored("model-in-an-image", model="oci://registry.example/llama:7b"),
     "model-file": stored("model-file", model="file:///models/llama.gguf"),
+    "embeddings": stored("embeddings", model="sentence-transformers/all-MiniLM-L6-v2", task="embed"),
     "suspended": stored("suspended", suspend=True, replicas=4),
     "from-a-file": manifest("from-a-file", namespace=None),
 }

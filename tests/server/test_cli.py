@@ -9,7 +9,7 @@ import pytest
 
 from pagemill.failures import FailureReason, PagemillError, parse_termination
 from pagemill_server import cli
-from pagemill_server.config import CacheConfig, SchedulerConfig, ServerConfig
+from pagemill_server.config import CacheConfig, ChatOptions, SchedulerConfig, ServerConfig
 from pagemill_server.flags import make_parser
 
 
@@ -17,6 +17,7 @@ def test_the_defaults_are_those_of_the_configs() -> None:
     settings = cli.parse(["org/name"])
     assert (settings.model.model, settings.model.served_names) == ("org/name", ("org/name",))
     assert (settings.cache, settings.scheduler, settings.server) == (CacheConfig(), SchedulerConfig(), ServerConfig())
+    assert settings.chat == ChatOptions()
 
 
 def test_every_flag_arrives() -> None:
@@ -25,7 +26,7 @@ def test_every_flag_arrives() -> None:
         "--max-model-len 128 --seed 7 --block-size 16 --kv-cache-memory-bytes 80MiB --gpu-memory-utilization 0.5 "
         "--max-num-seqs 4 --max-num-batched-tokens 64 --scheduling-policy fcfs --api-key k1 k2 --api-key k3 "
         "--startup-timeout 5 --lame-duck-seconds 1.5 --shutdown-timeout 0 --no-enable-prefix-caching --kv-offloading-size 1.5 "
-        "--load-format auto --tensor-parallel-size 2"
+        "--load-format auto --tensor-parallel-size 2 --task embed"
     )
     settings = cli.parse(argv.split())
     assert settings.model.served_names == ("a", "b")
@@ -34,7 +35,44 @@ def test_every_flag_arrives() -> None:
     assert settings.model.tensor_parallel_size == 2
     assert settings.cache == CacheConfig(16, 80 << 20, 0.5, prefix_caching=False, offloading_bytes=3 << 29)
     assert settings.scheduler == SchedulerConfig(4, 64, "fcfs")
-    assert settings.server == ServerConfig("0.0.0.0", 9000, ("k1", "k2", "k3"), 1.5, 0.0, 5.0)
+    assert settings.model.task == "embed"
+    assert settings.server == ServerConfig(
+        host="0.0.0.0",
+        port=9000,
+        api_keys=("k1", "k2", "k3"),
+        lame_duck_seconds=1.5,
+        shutdown_timeout=0.0,
+        startup_timeout=5.0,
+    )
+
+
+def test_the_flags_of_prompts_answers_and_logs_arrive(tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages }}")
+    settings = cli.parse(
+        [
+            *("a/b", "--chat-template", str(template), "--tool-call-parser", "none", "--enable-auto-tool-choice"),
+            *("--reasoning-parser", "none", "--generation-config", "vllm"),
+            *("--override-generation-config", '{"temperature": 0.5, "max_new_tokens": 100}'),
+            *(
+                "--api-key-file",
+                "keys.yaml",
+                "--log-content",
+                "--otlp-traces-endpoint",
+                "http://collector:4318/v1/traces",
+            ),
+        ]
+    )
+    assert settings.chat == ChatOptions(
+        chat_template="{{ messages }}",
+        tool_call_parser="none",
+        reasoning_parser="none",
+        generation_config="vllm",
+        generation_overrides=(("temperature", 0.5), ("max_new_tokens", 100)),
+    )
+    assert settings.server == ServerConfig(
+        api_key_file="keys.yaml", log_content=True, otlp_traces_endpoint="http://collector:4318/v1/traces"
+    )
 
 
 def test_a_gpu_has_shorter_blocks_where_nobody_says() -> None:
@@ -118,6 +156,12 @@ def test_a_hub_model_is_served_under_its_name() -> None:
         ("a/b --scheduling-weights a=-1", "'-1' is not a number above 0"),
         ("a/b --stall-timeout 0", "not a number of seconds from 1 up"),
         ("a/b --management-port 9001", "--management-port needs a token: set PAGEMILL_MANAGEMENT_TOKEN"),
+        ("a/b --task score", "invalid choice: 'score'"),
+        ("a/b --chat-template /nowhere/x.jinja", "--chat-template: /nowhere/x.jinja can't be read"),
+        ("a/b --override-generation-config {", "'{' is not JSON"),
+        ("a/b --override-generation-config [1]", "'[1]' is not a JSON object"),
+        ('a/b --override-generation-config {"heat":1}', "'heat' is none of temperature"),
+        ('a/b --override-generation-config {"top_p":"1"}', "top_p must be a number, not '1'"),
         ("a/b --port 9001 --management-port 9001 --management-token t", "--management-port and --port are both 9001"),
     ],
 )
