@@ -29,9 +29,12 @@ from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.lifecycle import Capacity, Lifecycle, Phase
 from pagemill_server.settings import Settings
 from pagemill_server.task import embedding_config
+from pagemill_server.text.chat_formats import chat_formats
 from pagemill_server.text.detokenizer import TokenBytes
+from pagemill_server.text.reasoning import ReasoningFormat
 from pagemill_server.text.template import ChatTemplate
 from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
+from pagemill_server.text.tools import ToolFormat
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class LoadedModel:
     close: Callable[[], None]  # ends the threads and workers that it came with; nothing may be computed afterwards
     trouble: Callable[[], str | None]  # why no later step can succeed, known before one fails; None: it can
     embedding: EmbeddingConfig | None = None  # how it makes embeddings; None: it was loaded to generate
+    tool_format: ToolFormat | None = None  # these two as `text/chat_formats` found them
+    reasoning: ReasoningFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,7 @@ def load(
     _check(settings, files)
     embedding = embedding_config(files, settings.model.task)
     tokenizer = load_tokenizer(files)
-    source = tokenizer.chat_template
-    template = ChatTemplate(source, tokenizer.bos_token, tokenizer.eos_token) if source else None
+    formats = chat_formats(tokenizer, settings.chat)
     vocabulary = TokenBytes(tokenizer.backend, tokenizer.eos_ids)
     module = _import_model("load")
     lifecycle.enter(Phase.LOADING_WEIGHTS)
@@ -98,7 +102,18 @@ def load(
         settings.model.seed,
         prefix_caching=settings.cache.prefix_caching,
     )
-    return LoadedModel(engine, limits, tokenizer, vocabulary, template, runner.close, runner.trouble, embedding)
+    return LoadedModel(
+        engine,
+        limits,
+        tokenizer,
+        vocabulary,
+        formats.template,
+        runner.close,
+        runner.trouble,
+        embedding,
+        formats.tool_format,
+        formats.reasoning,
+    )
 
 
 def load_encoder(

@@ -27,6 +27,7 @@ class GGUFTokenizer:
     bos_id: int | None
     eos_id: int | None
     chat_template: str | None
+    tool_template: str | None
 
 
 def from_metadata(metadata: Mapping[str, Any], where: str) -> GGUFTokenizer:
@@ -47,8 +48,13 @@ def from_metadata(metadata: Mapping[str, Any], where: str) -> GGUFTokenizer:
         raise
     except Exception as error:  # noqa: BLE001  the tokenizers library raises plain Exception for a vocabulary that contradicts itself
         raise PagemillError(FailureReason.MODEL_INVALID, f"{where}: its tokenizer is damaged: {error!r}") from None
-    template = metadata.get("tokenizer.chat_template")
-    return GGUFTokenizer(backend, vocabulary.bos_id, vocabulary.eos_id, None if template is None else str(template))
+    templates = [_text(metadata, f"tokenizer.chat_template{name}") for name in ("", ".tool_use")]
+    return GGUFTokenizer(backend, vocabulary.bos_id, vocabulary.eos_id, *templates)
+
+
+def _text(metadata: Mapping[str, Any], key: str) -> str | None:
+    value = metadata.get(key)
+    return None if value is None else str(value)
 
 
 class _Vocabulary:

@@ -28,6 +28,7 @@ class ModelTokenizer:
     bos_token: str  # as chat templates write it; "" without one
     eos_token: str
     chat_template: str | None  # Jinja source
+    tool_template: str | None = None  # a second one, for conversations with tools
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids; `add_special` puts BOS or EOS around them where the model wants it. Special tokens in the text count as such.
@@ -54,7 +55,7 @@ def load_tokenizer(files: ModelFiles) -> ModelTokenizer:
     """Read it; raises PagemillError (UnsupportedTokenizer, ModelInvalid)."""
     if files.format == "gguf":
         made = gguf_tokenizer.from_metadata(files.gguf_metadata, str(files.path))
-        return _finish(files, made.backend, made.bos_id, made.eos_id, made.chat_template)
+        return _finish(files, made.backend, made.bos_id, made.eos_id, made.chat_template, made.tool_template)
     path = files.path / "tokenizer.json"
     if not path.is_file():
         raise PagemillError(
@@ -69,18 +70,23 @@ def load_tokenizer(files: ModelFiles) -> ModelTokenizer:
     backend.no_padding()
     settings = _settings(files.path / "tokenizer_config.json")
     bos, eos = (backend.token_to_id(_content(settings.get(name))) for name in ("bos_token", "eos_token"))
-    return _finish(files, backend, bos, eos, _chat_template(files.path, settings))
+    return _finish(files, backend, bos, eos, *_chat_templates(files.path, settings))
 
 
 def _finish(
-    files: ModelFiles, backend: Tokenizer, bos: int | None, eos: int | None, template: str | None
+    files: ModelFiles,
+    backend: Tokenizer,
+    bos: int | None,
+    eos: int | None,
+    template: str | None,
+    tool_template: str | None,
 ) -> ModelTokenizer:
     bos = files.config.bos_token_id if bos is None else bos
     eos_ids = tuple(dict.fromkeys((*files.config.eos_token_ids, *(() if eos is None else (eos,)))))
     if eos is None and eos_ids:
         eos = eos_ids[0]
     names = ["" if token_id is None else backend.id_to_token(token_id) or "" for token_id in (bos, eos)]
-    return ModelTokenizer(backend, bos, eos_ids, names[0], names[1], template)
+    return ModelTokenizer(backend, bos, eos_ids, names[0], names[1], template, tool_template)
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
@@ -98,13 +104,25 @@ def _content(token: Any) -> str:
     return str(token.get("content", "") if isinstance(token, dict) else token or "")
 
 
-def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """A file of its own (what transformers writes today), else the entry in the settings, whose list form names several."""
+def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The model's template and, where it has one, that for tools.
+
+    Files of their own (what transformers writes today), else the entry in the settings, whose list form names several.
+    """
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        for_tools = folder / "additional_chat_templates" / "tool_use.jinja"
+        return _source(file), _source(for_tools) if for_tools.is_file() else None
     template = settings.get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default") or next(iter(named.values()), None)
-    return template if isinstance(template, str) else None
+    if not isinstance(template, list):
+        return (template if isinstance(template, str) else None), None
+    named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+    named = {name: source for name, source in named.items() if isinstance(source, str)}
+    return named.get("default") or next(iter(named.values()), None), named.get("tool_use")
+
+
+def _source(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PagemillError(FailureReason.MODEL_INVALID, f"{file} can't be read: {error}") from None
