@@ -93,7 +93,13 @@ def serving(
         engine = None
         if loaded:
             engine = EngineLoop(model.engine)
-            generator = Generator(model.vocabulary, model.template, model.tokenizer.eos_ids)
+            generator = Generator(
+                model.vocabulary,
+                model.template,
+                model.tokenizer.eos_ids,
+                tool_format=model.tool_format,
+                reasoning=model.reasoning,
+            )
             service.loaded = Loaded(engine, model.limits, model.tokenizer, generator)
             service.lifecycle.enter(Phase.SERVING)
         else:
