@@ -26,7 +26,7 @@ def conversation_of(loaded: Loaded, body: ChatBody) -> Conversation:
         tool_choice=choice,
         output=None,
         template_kwargs=template_kwargs(
-            getattr(generator.template, "variables", ()) if generator.template is not None else (),
+            generator.template.variables if generator.template is not None else (),
             thinks=generator.reasoning is not None,
             given=body.chat_template_kwargs,
             effort=body.reasoning_effort,

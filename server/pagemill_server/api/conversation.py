@@ -21,6 +21,7 @@ from pagemill_server.text.message import MessageParser
 from pagemill_server.text.one_call import OneCall
 from pagemill_server.text.reasoning import ReasoningFormat, Stand, reasoning_parser, stand_of, with_reasoning
 from pagemill_server.text.template import TemplateRefused
+from pagemill_server.text.tool_messages import messages_with_tools
 from pagemill_server.text.tools import Tool
 
 if TYPE_CHECKING:
@@ -110,8 +111,20 @@ def _rendered(generator: Generator, conversation: Conversation, tools: Sequence[
             "The model has no chat template; use /v1/completions.", param=conversation.where, code="no_chat_template"
         )
     messages = conversation.messages
+    if not template.uses_tools:
+        messages = messages_with_tools(messages, tools)
     try:
-        return template.render(messages)
+        template.check_variables(conversation.template_kwargs)
+    except TemplateRefused as refused:
+        raise BadRequest(str(refused), param="chat_template_kwargs", code="invalid_value") from None
+    try:
+        return template.render(
+            messages,
+            tools=[tool.spec for tool in tools] or None,
+            add_generation_prompt=conversation.add_generation_prompt,
+            continue_final_message=conversation.continue_final_message,
+            **conversation.template_kwargs,
+        )
     except TemplateRefused as refused:
         raise BadRequest(str(refused), param=conversation.where, code="chat_template_error") from None
 

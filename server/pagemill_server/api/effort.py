@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pagemill_server.errors import BadRequest
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+_SWITCHES = ("enable_thinking", "thinking")  # Qwen's word, and DeepSeek's and Granite's
 
 
 def template_kwargs(
@@ -24,7 +25,7 @@ def template_kwargs(
     """What a template gets beside its own. `variables` are those that it reads; `thinks`: the model marks its reasoning."""
     made = dict(given or {})
     for name in [name for name in made if name not in variables]:
-        if name == "enable_thinking" and made[name] is False and not thinks:
+        if name in _SWITCHES and made[name] is False and not thinks:
             del made[name]  # it asks for nothing
             continue
         raise BadRequest(
@@ -39,8 +40,9 @@ def _effort(variables: Collection[str], thinks: bool, effort: str, where: str) -
     """A template that knows thinking only as on or off is told that; one that knows neither does what it always does."""
     if "reasoning_effort" in variables:
         return {"reasoning_effort": effort}
-    if "enable_thinking" in variables:
-        return {"enable_thinking": effort != "none"}
+    for switch in _SWITCHES:
+        if switch in variables:
+            return {switch: effort != "none"}
     always = "medium" if thinks else "none"
     if effort != always:
         raise BadRequest(

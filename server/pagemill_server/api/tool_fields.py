@@ -6,7 +6,7 @@ name the field as the client spelled it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,7 +18,7 @@ from pagemill_server.text.tools import Tool
 
 MAX_TOOLS = 128  # as OpenAI
 NAME = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
-_WORDS = ("none", "auto", "required")
+_WORDS: Mapping[str, Literal["none", "auto", "required"]] = {"none": "none", "auto": "auto", "required": "required"}
 
 
 class FunctionBody(Body):
@@ -92,8 +92,8 @@ def chosen(tools: Sequence[Tool], asked: Any, *, parallel: bool) -> tuple[tuple[
     """The tools that are left to the model, and how free it is. `asked` is chat's `tool_choice`. Raises BadRequest."""
     if isinstance(asked, dict):
         return _chosen_object(tools, asked, parallel)
-    mode = asked if asked is not None else "auto"
-    if mode not in _WORDS:
+    mode = "auto" if asked is None else _WORDS.get(asked) if isinstance(asked, str) else None
+    if mode is None:
         raise _refused(
             'tool_choice must be "none", "auto", "required", {"type": "function", "function": {"name": …}} or '
             '{"type": "allowed_tools", "allowed_tools": {…}}.'

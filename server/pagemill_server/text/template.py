@@ -38,6 +38,11 @@ class ChatTemplate:
         self._tool_use = self._plain if tool_use is None else self._compile(tool_use)
         self.source = source if tool_use is None else tool_use  # the one that shows how tools are called
         self.uses_tools = "tools" in jinja2.meta.find_undeclared_variables(self._environment.parse(self.source))
+        self.variables = frozenset(  # all that it reads, a client's and its own
+            name
+            for text in {source, self.source}
+            for name in jinja2.meta.find_undeclared_variables(self._environment.parse(text))
+        )
         self._reserved = _OWN | _ELSEWHERE | set(self._environment.globals)
 
     def render(
