@@ -18,6 +18,7 @@ from pagemill_server.engine.request import EngineStats, FinishReason
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.key_metrics import KeyMetrics
 from pagemill_server.memory import StartMemory
+from pagemill_server.recent import Recent
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series a family would confuse readers that take the first one they see
 
@@ -84,6 +85,7 @@ class Metrics:
         memory: Callable[[], StartMemory | None] = lambda: None,
     ) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self.recent = Recent((names.TIME_TO_FIRST_TOKEN, names.INTER_TOKEN_LATENCY))
         self._labels = (model_name, "0")
         self.registry.register(_EngineCollector(self._labels, block_size, stats))
         self.registry.register(_MemoryCollector(self._labels, memory))
@@ -116,6 +118,7 @@ class Metrics:
     def observe(self, name: str, value: float) -> None:
         """One value for the histogram of that name; from any thread."""
         self._histograms[name].observe(value)
+        self.recent.add(name, value)
 
     def count_finished(self, reason: FinishReason) -> None:
         self._finished[reason.value].inc()

@@ -1,0 +1,1 @@
+"""The live page of the management port: `files` serves what lies in `static`."""
