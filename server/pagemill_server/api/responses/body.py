@@ -23,6 +23,8 @@ from pagemill_server.text.tools import Tool
 LOGPROBS = "message.output_text.logprobs"
 _STORED = ("previous_response_id", "conversation", "prompt")
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_STORED, ()),
+    "background": (False,),
     "max_tokens": (),
     "n": (1,),
     "prompt_logprobs": (),

@@ -23,7 +23,7 @@ def conversation_of(loaded: Loaded, body: ResponseBody) -> Conversation:
         output=_output(body.format),
         output_where="text.format",
         template_kwargs=template_kwargs(
-            getattr(generator.template, "variables", ()),
+            generator.template.variables if generator.template is not None else (),
             thinks=generator.reasoning is not None,
             given=body.chat_template_kwargs,
             effort=body.reasoning.effort if body.reasoning is not None else None,
