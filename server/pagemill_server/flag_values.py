@@ -6,10 +6,12 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 from pagemill.failures import PagemillError
 from pagemill.sizes import parse_size
 
+_TRACES_PATH = "/v1/traces"
 MOST_GIB = 1 << 20  # far beyond any machine
 
 
@@ -79,6 +81,18 @@ def words(text: str) -> str:
     if not text.strip():
         raise argparse.ArgumentTypeError("it is empty")
     return text
+
+
+def collector(text: str) -> str:
+    """Where spans go. A URL without a path is a collector's base, below which OpenTelemetry has a path for traces."""
+    try:
+        url = urlsplit(text)
+        sound = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0 and not url.fragment
+    except ValueError:
+        sound = False
+    if not sound or not text.isprintable() or " " in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL such as http://collector:4318")
+    return text if url.path.strip("/") else url._replace(path=_TRACES_PATH).geturl()
 
 
 GENERATION_SETTINGS = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import importlib
 import logging
 import os
 import signal
@@ -27,12 +28,12 @@ from starlette.types import ASGIApp
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
-from pagemill_server.api.access_log import LogFormat
+from pagemill_server.api.access_log import LogFormat, Traces
 from pagemill_server.api.app import make_app
 from pagemill_server.api.http_protocol import HttpProtocol
 from pagemill_server.api.key_ring import KeyRing, merged_weights
 from pagemill_server.api.management import make_management_app
-from pagemill_server.api.service import Generator, Loaded, Service
+from pagemill_server.api.service import Loaded, Service
 from pagemill_server.drain import Drain
 from pagemill_server.engine.errors import EngineDead
 from pagemill_server.engine.loop import EngineLoop
@@ -97,7 +98,8 @@ class Life:
         self._model: LoadedModel | None = None
         self._stop = asyncio.Event()
         self._drain = Drain(self.service, settings.server)
-        self._uvicorn = http_server(make_app(self.service))
+        self._traces = _traces(settings.server.otlp_traces_endpoint)
+        self._uvicorn = http_server(make_app(self.service, self._traces))
 
     async def live(self, listener: socket.socket, management: socket.socket | None = None) -> None:
         """All of it. Raises PagemillError."""
@@ -119,6 +121,8 @@ class Life:
             self._uvicorn.should_exit = True
             await answering
             self.service.close()
+            if self._traces is not None:
+                await self._traces.close()
             if self._model is not None:
                 self._model.close()
 
@@ -131,7 +135,7 @@ class Life:
         server = http_server(make_management_app(self.service, self._settings, self._drain))
         answering = asyncio.create_task(server.serve(sockets=[listener]))
         address = listener.getsockname()
-        logger.info("management on http://%s:%d", _bracketed(address[0]), address[1])
+        logger.info("management and its page: http://%s:%d/", _bracketed(address[0]), address[1])
         try:
             yield
         finally:
@@ -188,12 +192,7 @@ class Life:
                 )
             await asyncio.sleep(_TICK)
         model = self._model = loading.result()
-        return Loaded(
-            EngineLoop(model.engine),
-            model.limits,
-            model.tokenizer,
-            Generator(model.vocabulary, model.template, model.tokenizer.eos_ids),
-        )
+        return model.answering(EngineLoop(model.engine))
 
     def _load_into(self, future: Future[LoadedModel]) -> None:
         try:
@@ -222,6 +221,19 @@ class Life:
             await asyncio.wait_for(loaded.engine.stop(), _LAST_WORDS)
         await self._drain.until_idle(_LAST_WORDS)
         logger.info("stopped")
+
+
+def _traces(endpoint: str | None) -> Traces | None:
+    """Raises PagemillError for what OpenTelemetry's own environment variables say wrong."""
+    if endpoint is None:
+        return None
+    try:
+        traces: Traces = importlib.import_module("pagemill_server.api.tracing").RequestTraces(endpoint)
+    except (ImportError, ValueError, RuntimeError) as error:
+        raise PagemillError(
+            FailureReason.INVALID_CONFIGURATION, f"traces can't be sent (--otlp-traces-endpoint): {error}"
+        ) from error
+    return traces
 
 
 async def _with_signals(life: Life, listener: socket.socket, management: socket.socket | None) -> None:

@@ -35,6 +35,8 @@ class Traces(Protocol):
 
     def add(self, record: Record, scope: Scope) -> None: ...
 
+    async def close(self) -> None: ...
+
 
 class AccessLog:
     """ASGI middleware, the outermost. `quiet`: paths asked all the time, whose GET is only logged when it fails."""
