@@ -10,7 +10,7 @@ from pagemill_server.text.json_reading import BLANK, ends
 from pagemill_server.text.tool_formats.calls import CallReader
 
 _ARGUMENTS = ("arguments", "parameters")  # models write either, whatever they were shown
-_BESIDE = ("type", "id")  # what may stand beside these in JSON that nothing else marks as a call
+_KNOWN = ("name", *_ARGUMENTS, "type", "id")  # JSON that nothing else marks as a call may hold no more
 
 
 def read_call(reader: CallReader, marked: bool) -> Reading[bool]:
@@ -44,14 +44,14 @@ class _CallObject:
         key = yield from json_reading.string(self._cursor)
         if key is None or not (yield from ends(self._cursor, ":")):
             return False
+        if not (self._marked or self.begun or key in _KNOWN):
+            return False
         yield from self._cursor.skip(BLANK)
         if key == "name" and self._name is None:
             self._name = yield from json_reading.string(self._cursor)
             return bool(self._name)
         if key in _ARGUMENTS and self._arguments is None and not self.begun:
             return (yield from self._read_arguments())
-        if not (self._marked or self.begun or key in _BESIDE):
-            return False
         return (yield from json_reading.value(self._cursor))
 
     def _read_arguments(self) -> Reading[bool]:
