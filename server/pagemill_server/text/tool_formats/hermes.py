@@ -30,9 +30,8 @@ class Hermes:
         return _Parser()
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
-        call = grammar.sequence(
-            grammar.literal(BEGIN), grammar.literal("\n"), call_object(tools, "arguments"), grammar.literal("\n" + END)
-        )
+        begin, end = grammar.literal(f"{BEGIN}\n"), grammar.literal(f"\n{END}")
+        call = grammar.sequence(begin, call_object(tools, "arguments"), end)
         return grammar.repeated(call, grammar.literal("\n")) if parallel else call
 
     def call_id(self) -> str:
