@@ -19,9 +19,9 @@ from pagemill_server.api.auth import CLIENT, KEY
 from pagemill_server.api.body import ClientGone, read_body, unless_gone
 from pagemill_server.api.keys import ApiKey
 from pagemill_server.api.prepare import Origin
-from pagemill_server.api.quotas import Outcome, Visit
 from pagemill_server.api.record import CLIENT_GONE, Record, prompt_of, record_of
 from pagemill_server.api.service import Loaded, Service
+from pagemill_server.api.visit import Outcome, Visit
 
 CLIENT_HEADER = b"x-client-id"
 MAX_CLIENT_CHARACTERS = 64
@@ -48,6 +48,7 @@ class Call:
 
     async def respond(self, body: bytes) -> None:
         """A whole answer, JSON."""
+        self.visit.leave()
         await Response(body, media_type="application/json")(self.scope, self.receive, self.send)
 
     async def begin_events(self) -> None:
@@ -59,6 +60,7 @@ class Call:
         await self.send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self) -> None:
+        self.visit.leave()
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

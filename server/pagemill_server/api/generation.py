@@ -18,10 +18,10 @@ from pagemill_server.api.choice import Piece
 from pagemill_server.api.endpoint import Call, Endpoint
 from pagemill_server.api.generate import run_choices
 from pagemill_server.api.prepare import Job, Origin
-from pagemill_server.api.quotas import Outcome
 from pagemill_server.api.record import Record
 from pagemill_server.api.reply import Reply
 from pagemill_server.api.service import Loaded
+from pagemill_server.api.visit import Outcome
 from pagemill_server.errors import ApiError, EngineFailed
 
 Chunk = dict[str, Any]

@@ -8,8 +8,10 @@ from contextlib import ExitStack
 import pytest
 
 from pagemill import metrics as names
+from pagemill_server.api.bucket import duration
 from pagemill_server.api.keys import ApiKey
-from pagemill_server.api.quotas import Limit, Limited, Outcome, Quotas, duration
+from pagemill_server.api.quotas import Quotas
+from pagemill_server.api.visit import Limit, Limited, Outcome
 from pagemill_server.errors import BadRequest, EngineFailed, TooManyRequests, Unavailable
 
 
@@ -238,6 +240,17 @@ class TestHeaders:
     )
     def test_durations(self, seconds: float, spelt: str) -> None:
         assert duration(seconds) == spelt
+
+
+def test_a_place_is_free_before_the_last_byte_goes_out() -> None:
+    bench = Bench(max_concurrency=1, tokens_per_minute=100)
+    with bench.quotas.visit(bench.key) as visit:
+        visit.reserve(10, lambda: 5)
+        visit.leave()
+        bench.request()
+        assert bench.counters.tokens[0] == ("team", 10, 5)
+    assert bench.headers()["remaining-tokens"] == "85"
+    assert len(bench.counters.requests) == 2
 
 
 def test_without_a_key_nothing_is_counted() -> None:
