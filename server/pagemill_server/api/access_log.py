@@ -51,7 +51,7 @@ class AccessLog:
     ) -> None:
         self._app = app
         self._service = service
-        self._routes = [route for route in app.routes if isinstance(route, Route)]
+        self.routes = [route for route in app.routes if isinstance(route, Route)]
         self._quiet = quiet
         self._traces = traces
 
@@ -82,7 +82,7 @@ class AccessLog:
             self._end(record, scope)
 
     def _route_of(self, path: str) -> str | None:
-        return next((route.path for route in self._routes if route.path_regex.match(path)), None)
+        return next((route.path for route in self.routes if route.path_regex.match(path)), None)
 
     def _headers(self, record: Record) -> list[tuple[bytes, bytes]]:
         headers = [(request_id.HEADER, record.request_id.encode())]

@@ -9,7 +9,6 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from pagemill import endpoints
 from pagemill_server.api.access_log import AccessLog, Traces
@@ -23,7 +22,7 @@ from pagemill_server.api.status import Status
 from pagemill_server.errors import ApiError
 
 
-def make_app(service: Service, traces: Traces | None = None) -> ASGIApp:
+def make_app(service: Service, traces: Traces | None = None) -> AccessLog:
     status = Status(service)
     app = Starlette(
         routes=[
