@@ -23,6 +23,7 @@ from pagemill_server.api.keys import is_a_key
 from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
 from pagemill_server.flags import invalid, make_parser
+from pagemill_server.generation_config import checked_overrides
 from pagemill_server.settings import Settings
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
@@ -95,6 +96,7 @@ def _scheduler_config(flags: argparse.Namespace) -> SchedulerConfig:
 
 
 def _chat_options(flags: argparse.Namespace) -> ChatOptions:
+    checked_overrides(flags.override_generation_config)  # here, where it is a mistake in a flag
     return ChatOptions(
         chat_template=_template(flags.chat_template),
         tool_call_parser=flags.tool_call_parser,

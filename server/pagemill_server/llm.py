@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from pagemill.model_files import Task
+from pagemill_server.api.service import Generator
 from pagemill_server.engine.params import validated
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.offline import arguments
@@ -60,6 +61,7 @@ class LLM:
         enable_prefix_caching: bool = True,
         kv_offloading_size: float = 0,
         tensor_parallel_size: int = 1,
+        generation_config: str = "auto",
     ) -> None:
         settings = arguments.settings(
             arguments.model_options(model, task, dtype, device, max_model_len, seed, tensor_parallel_size),
@@ -76,6 +78,7 @@ class LLM:
                 max_num_batched_tokens=max_num_batched_tokens,
                 scheduling_policy=scheduling_policy,
             ),
+            arguments.chat_options(generation_config),
         )
         self._open: OpenModel | None = open_model(settings)
         self._ids = itertools.count()
@@ -87,6 +90,13 @@ class LLM:
     def task(self) -> Task:
         """What it was loaded for."""
         return "generate" if self._opened().embedding is None else "embed"
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a call without settings gets: the model's own generation_config.json. To be changed with dataclasses.replace."""
+        _, generator = self._generating()
+        defaults = generator.defaults
+        length = SamplingParams().max_tokens if defaults.max_tokens is None else defaults.max_tokens
+        return SamplingParams(**defaults.sampling(), max_tokens=length)
 
     def generate(
         self,
@@ -103,8 +113,8 @@ class LLM:
         """
         given = as_list(prompts)
         texts = [prompt if isinstance(prompt, str) else None for prompt in given]
-        tokenizer = self._generating().tokenizer
-        ids = [encode(tokenizer, prompt, place) for place, prompt in enumerate(given)]
+        model, _ = self._generating()
+        ids = [encode(model.tokenizer, prompt, place) for place, prompt in enumerate(given)]
         return self._answer(ids, texts, sampling_params, priority, use_tqdm)
 
     def chat(
@@ -116,9 +126,9 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[GenerateResult]:
         """The assistant's next turn in one or many conversations, through the model's own template. Raises as `generate`."""
-        model = self._generating()
+        model, generator = self._generating()
         conversations = enumerate(as_conversations(messages))
-        texts = [render(model.template, conversation, place) for place, conversation in conversations]
+        texts = [render(generator.template, conversation, place) for place, conversation in conversations]
         # The template has written the special tokens itself.
         ids = [encode(model.tokenizer, text, place, add_special=False) for place, text in enumerate(texts)]
         return self._answer(ids, texts, sampling_params, priority, use_tqdm)
@@ -166,13 +176,13 @@ class LLM:
             raise RuntimeError("this LLM is closed")
         return self._open
 
-    def _generating(self) -> OpenModel:
+    def _generating(self) -> tuple[OpenModel, Generator]:
         model = self._opened()
-        if model.vocabulary is None:
+        if model.encoder:
             raise ValueError("the model is an encoder: it makes embeddings (use embed) and generates no text")
-        if model.embedding is not None:
+        if model.generator is None:
             raise ValueError('the model was loaded for embeddings: use embed, or LLM(…, task="generate")')
-        return model
+        return model, model.generator
 
     def _answer(
         self,
@@ -182,17 +192,16 @@ class LLM:
         priority: Sequence[int] | None,
         use_tqdm: bool,
     ) -> list[GenerateResult]:
-        model, count = self._generating(), len(prompts)
-        assert model.vocabulary is not None
-        shared = SamplingParams() if sampling_params is None else sampling_params
+        (model, generator), count = self._generating(), len(prompts)
+        shared = self.get_default_sampling_params() if sampling_params is None else sampling_params
         settings = [shared] * count if isinstance(shared, SamplingParams) else shared
         arguments.check_each("sampling_params", settings, SamplingParams, count)
         priorities = [0] * count if priority is None else priority
         arguments.check_each("priority", priorities, int, count)
         answers = []
         for ids, text, asked, urgency in zip(prompts, texts, settings, priorities, strict=True):
-            sampling = with_eos(validated(asked, model.engine.limits.vocab_size), model.tokenizer.eos_ids)
-            answers.append(Answers(self._request(ids, sampling, priority=urgency), text, model.vocabulary))
+            sampling = with_eos(validated(asked, model.engine.limits.vocab_size), generator.eos_token_ids)
+            answers.append(Answers(self._request(ids, sampling, priority=urgency), text, generator.vocabulary))
         with self._one_at_a_time, Progress("Generating", count, use_tqdm) as progress:
             run(model.engine, answers, progress)
         return [answer.result() for answer in answers]

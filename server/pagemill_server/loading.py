@@ -22,47 +22,39 @@ from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import WARN_UTILIZATION, MemoryFit
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
-from pagemill_server.config import EngineLimits, ModelOptions
+from pagemill_server.api.service import Generator, Loaded
+from pagemill_server.config import ChatOptions, EngineLimits, ModelOptions
 from pagemill_server.engine.encoder import EncoderEngine
 from pagemill_server.engine.engine import Engine
-from pagemill_server.engine.ports import ModelRunner
+from pagemill_server.engine.ports import EngineClient, ModelRunner
+from pagemill_server.generation_config import GenerationDefaults
 from pagemill_server.lifecycle import Capacity, Lifecycle, Phase
 from pagemill_server.settings import Settings
 from pagemill_server.task import embedding_config
 from pagemill_server.text.chat_formats import chat_formats
 from pagemill_server.text.detokenizer import TokenBytes
-from pagemill_server.text.reasoning import ReasoningFormat
-from pagemill_server.text.template import ChatTemplate
 from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
-from pagemill_server.text.tools import ToolFormat
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What loading brings; the engine has no thread yet."""
+    """What loading brings; the engine has no thread yet. It generates or it embeds: either `generator` or `embedding` is None."""
 
-    engine: Engine
+    engine: Engine | EncoderEngine
     limits: EngineLimits
     tokenizer: ModelTokenizer
-    vocabulary: TokenBytes
-    template: ChatTemplate | None
-    close: Callable[[], None]  # ends the threads and workers that it came with; nothing may be computed afterwards
-    trouble: Callable[[], str | None]  # why no later step can succeed, known before one fails; None: it can
-    embedding: EmbeddingConfig | None = None  # how it makes embeddings; None: it was loaded to generate
-    tool_format: ToolFormat | None = None  # these two as `text/chat_formats` found them
-    reasoning: ReasoningFormat | None = None
+    generator: Generator | None
+    embedding: EmbeddingConfig | None
+    # Ends the threads and workers that it came with; nothing may be computed afterwards.
+    close: Callable[[], None] = lambda: None
+    # Why no later step can succeed, known before one fails; None: it can.
+    trouble: Callable[[], str | None] = lambda: None
 
-
-@dataclass(frozen=True, slots=True)
-class LoadedEncoder:
-    """The same of an encoder, which has neither words of its own nor turns."""
-
-    engine: EncoderEngine
-    limits: EngineLimits
-    tokenizer: ModelTokenizer
-    embedding: EmbeddingConfig
+    def answering(self, engine: EngineClient) -> Loaded:
+        """As the API has it, behind the engine's message boundary."""
+        return Loaded(engine, self.limits, self.tokenizer, self.generator, self.embedding)
 
 
 def load(
@@ -71,17 +63,25 @@ def load(
     lifecycle: Lifecycle,
     measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
 ) -> LoadedModel:
-    """A decoder. Raises PagemillError. `measured` may put something around the runner."""
-    if isinstance(files.config, EncoderConfig):
-        raise PagemillError(
-            FailureReason.UNSUPPORTED_ARCHITECTURE,
-            f"{files.path} is an encoder, which this version serves from Python only: LLM({settings.model.model!r}).embed(…)",
-        )
+    """Raises PagemillError. `measured` may put something around the runner."""
     _check(settings, files)
     embedding = embedding_config(files, settings.model.task)
     tokenizer = load_tokenizer(files)
-    formats = chat_formats(tokenizer, settings.chat)
-    vocabulary = TokenBytes(tokenizer.backend, tokenizer.eos_ids)
+    if isinstance(files.config, EncoderConfig):
+        assert embedding is not None, "an encoder always has one"
+        return _load_encoder(settings, files, tokenizer, embedding, lifecycle, measured)
+    return _load_decoder(settings, files, tokenizer, embedding, lifecycle, measured)
+
+
+def _load_decoder(
+    settings: Settings,
+    files: ModelFiles,
+    tokenizer: ModelTokenizer,
+    embedding: EmbeddingConfig | None,
+    lifecycle: Lifecycle,
+    measured: Callable[[ModelRunner], ModelRunner],
+) -> LoadedModel:
+    generator = _generator(settings.chat, files, tokenizer) if embedding is None else None
     module = _import_model("load")
     lifecycle.enter(Phase.LOADING_WEIGHTS)
     with _out_of_memory(files):
@@ -102,31 +102,32 @@ def load(
         settings.model.seed,
         prefix_caching=settings.cache.prefix_caching,
     )
-    return LoadedModel(
-        engine,
-        limits,
-        tokenizer,
-        vocabulary,
+    return LoadedModel(engine, limits, tokenizer, generator, embedding, runner.close, runner.trouble)
+
+
+def _generator(options: ChatOptions, files: ModelFiles, tokenizer: ModelTokenizer) -> Generator:
+    formats = chat_formats(tokenizer, options)
+    defaults = GenerationDefaults.of(files, options)
+    logger.info("a request that names no sampling gets %s", defaults)
+    eos_ids = tuple(dict.fromkeys((*tokenizer.eos_ids, *defaults.eos_token_ids)))
+    return Generator(
+        TokenBytes(tokenizer.backend, eos_ids),
         formats.template,
-        runner.close,
-        runner.trouble,
-        embedding,
-        formats.tool_format,
-        formats.reasoning,
+        eos_ids,
+        defaults,
+        tool_format=formats.tool_format,
+        reasoning=formats.reasoning,
     )
 
 
-def load_encoder(
+def _load_encoder(
     settings: Settings,
     files: ModelFiles,
+    tokenizer: ModelTokenizer,
+    embedding: EmbeddingConfig,
     lifecycle: Lifecycle,
-    measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
-) -> LoadedEncoder:
-    """The same for an encoder."""
-    _check(settings, files)
-    embedding = embedding_config(files, settings.model.task)
-    assert embedding is not None, "an encoder always has one"
-    tokenizer = load_tokenizer(files)
+    measured: Callable[[ModelRunner], ModelRunner],
+) -> LoadedModel:
     module = _import_model("load_encoder")
     lifecycle.enter(Phase.LOADING_WEIGHTS)
     with _out_of_memory(files):
@@ -141,7 +142,8 @@ def load_encoder(
             partial(lifecycle.enter, Phase.WARMUP),
         )
     lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
-    return LoadedEncoder(EncoderEngine(measured(runner), limits, settings.scheduler), limits, tokenizer, embedding)
+    engine = EncoderEngine(measured(runner), limits, settings.scheduler)
+    return LoadedModel(engine, limits, tokenizer, None, embedding)
 
 
 def _check(settings: Settings, files: ModelFiles) -> None:

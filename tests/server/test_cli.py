@@ -162,6 +162,12 @@ def test_a_hub_model_is_served_under_its_name() -> None:
         ("a/b --override-generation-config [1]", "'[1]' is not a JSON object"),
         ('a/b --override-generation-config {"heat":1}', "'heat' is none of temperature"),
         ('a/b --override-generation-config {"top_p":"1"}', "top_p must be a number, not '1'"),
+        (
+            'a/b --override-generation-config {"top_p":0}',
+            "--override-generation-config: top_p must be a number above 0",
+        ),
+        ('a/b --override-generation-config {"temperature":NaN}', "temperature must be a number from 0 to 2"),
+        ('a/b --override-generation-config {"max_new_tokens":0}', "max_new_tokens must be a whole number from 1"),
         ("a/b --port 9001 --management-port 9001 --management-token t", "--management-port and --port are both 9001"),
     ],
 )

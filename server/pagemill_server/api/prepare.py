@@ -115,7 +115,7 @@ def make_job(
         AddRequest(
             f"{job_id}-{place}",
             prompt,
-            _with_length(sampling, _max_tokens(loaded.context, len(prompt), asked), asked),
+            _with_length(sampling, _max_tokens(loaded, len(prompt), asked), asked),
             origin.arrival,
             cache_salt=origin.cache_salt(body.cache_salt),
             client=_client(origin.client, body.user),
@@ -139,8 +139,9 @@ def make_job(
     )
 
 
-def _max_tokens(context: int, prompt: int, asked: Asked) -> int:
-    left = context - prompt
+def _max_tokens(loaded: Loaded, prompt: int, asked: Asked) -> int:
+    context, defaults = loaded.context, loaded.generating().defaults
+    left, bound = context - prompt, defaults.max_new_tokens
     if left < 1:
         raise BadRequest(
             f"The prompt has {prompt} tokens, and this model's context of {context} tokens leaves no room for an answer.",
@@ -148,7 +149,14 @@ def _max_tokens(context: int, prompt: int, asked: Asked) -> int:
             code="context_length_exceeded",
         )
     if asked.max_tokens is None:
-        return left if asked.default_max_tokens is None else min(asked.default_max_tokens, left)
+        default = defaults.max_tokens if asked.default_max_tokens is None else asked.default_max_tokens
+        return min(most for most in (left, bound, default) if most is not None)
+    if bound is not None and asked.max_tokens > bound:
+        raise BadRequest(
+            f"{asked.max_tokens_name} asks for {asked.max_tokens}, and this server gives at most {bound} tokens to an answer.",
+            param=asked.max_tokens_name,
+            code="invalid_value",
+        )
     if asked.max_tokens > left:
         raise BadRequest(
             f"The prompt has {prompt} tokens and {asked.max_tokens_name} asks for {asked.max_tokens}, "

@@ -1,6 +1,6 @@
-"""From a body's fields to SamplingParams, within the bounds of `engine/params`; errors say the field as the client spelled it.
+"""From a body's fields to SamplingParams: what was sent, else the model's default; within the bounds of `engine/params`.
 
-Called by `api/chat` and `api/completions` before a prompt is tokenised.
+Errors say the field as the client spelled it. Called by `api/chat` and `api/completions` before a prompt is tokenised.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def sampling_of(loaded: Loaded, body: SamplingFields, asked: Asked) -> SamplingP
         "logprobs": asked.logprobs,
         "prompt_logprobs": max(of_prompt, default=None),  # each is cut to what it asked for when it is shown
     }
-    sent = {name: value for name, value in given.items() if value is not None}
+    defaults = loaded.generating().defaults.sampling()
+    sent = defaults | {name: value for name, value in given.items() if value is not None}
     try:
-        params = validated(SamplingParams(**sent), loaded.limits.vocab_size)  # type: ignore[arg-type]
+        params = validated(SamplingParams(**sent), loaded.limits.vocab_size)
     except InvalidSampling as error:
         raise refusal(error, asked) from None
     ends = () if params.ignore_eos else loaded.generating().eos_token_ids

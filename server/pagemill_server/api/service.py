@@ -73,9 +73,21 @@ class Loaded:
             )
         return self.generator
 
+    def embedding_as(self) -> EmbeddingConfig:
+        """How it makes embeddings. Raises BadRequest for a model that generates."""
+        if self.embedding is None:
+            raise BadRequest(
+                "The model generates text and makes no embeddings; a server that is started with --task embed makes them.",
+                param="model",
+                code="model_not_embedding",
+            )
+        return self.embedding
+
     @property
     def context(self) -> int:
         """Tokens that one sequence may reach, prompt and output: what the model allows and the whole cache holds."""
+        if not self.limits.num_blocks:  # an encoder has no cache
+            return self.limits.max_model_len
         return min(self.limits.max_model_len, self.limits.num_blocks * self.limits.block_size)
 
 

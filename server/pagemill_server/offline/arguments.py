@@ -13,7 +13,7 @@ from pagemill import model_ref
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import default_block_size
 from pagemill.sizes import parse_size
-from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
+from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
 from pagemill_server.flag_values import MOST_GIB
 from pagemill_server.settings import Settings
@@ -83,9 +83,16 @@ def scheduler_config(*, scheduling_policy: str | None, **given: Any) -> Schedule
     return config
 
 
-def settings(model: ModelOptions, cache: CacheConfig, scheduler: SchedulerConfig) -> Settings:
+def chat_options(generation_config: str) -> ChatOptions:
+    """Raises PagemillError."""
+    if not isinstance(generation_config, str) or not generation_config:
+        raise invalid("generation_config", f'must be "auto", "vllm" or a folder, not {generation_config!r}')
+    return ChatOptions(generation_config=generation_config)
+
+
+def settings(model: ModelOptions, cache: CacheConfig, scheduler: SchedulerConfig, chat: ChatOptions) -> Settings:
     """With nothing of a server in it."""
-    return Settings(model, cache, scheduler, ServerConfig())
+    return Settings(model, cache, scheduler, ServerConfig(), chat)
 
 
 def check_each(name: str, given: object, kind: type, count: int) -> None:

@@ -22,7 +22,7 @@ import uvloop
 
 from pagemill.model_files import inspect
 from pagemill_server.api.app import make_app
-from pagemill_server.api.service import Generator, Loaded, Service
+from pagemill_server.api.service import Service
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.engine.request import EngineStats
@@ -93,14 +93,7 @@ def serving(
         engine = None
         if loaded:
             engine = EngineLoop(model.engine)
-            generator = Generator(
-                model.vocabulary,
-                model.template,
-                model.tokenizer.eos_ids,
-                tool_format=model.tool_format,
-                reasoning=model.reasoning,
-            )
-            service.loaded = Loaded(engine, model.limits, model.tokenizer, generator)
+            service.loaded = model.answering(engine)
             service.lifecycle.enter(Phase.SERVING)
         else:
             service.lifecycle.enter(Phase.LOADING_WEIGHTS)
