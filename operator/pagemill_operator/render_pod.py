@@ -148,6 +148,8 @@ def _volumes(resource: Resource) -> list[dict[str, Any]]:
         {"name": "shm", "emptyDir": shm},
         {"name": "models", **models},
     ]
+    if (secret := spec.api_keys_secret_ref) is not None:
+        volumes.append({"name": "api-keys", "secret": {"secretName": secret.name}})
     ref = model_ref.parse(spec.model)
     if ref.kind == "pvc":
         claim = {"claimName": ref.location, "readOnly": True}
@@ -163,6 +165,9 @@ def _mounts(spec: LLMDeploymentSpec) -> list[dict[str, Any]]:
         {"name": "shm", "mountPath": "/dev/shm"},
         {"name": "models", "mountPath": CACHE_MOUNT},
     ]
+    if spec.api_keys_secret_ref is not None:
+        # The whole folder: a mount of single keys would never change with the Secret.
+        mounts.append({"name": "api-keys", "mountPath": serve_flags.API_KEYS_MOUNT, "readOnly": True})
     if model_ref.parse(spec.model).kind in ("pvc", "oci"):
         mounts.append({"name": "model", "mountPath": serve_flags.MODEL_MOUNT, "readOnly": True})
     return mounts

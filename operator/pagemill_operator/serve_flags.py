@@ -12,6 +12,7 @@ from pagemill.endpoints import SERVING_PORT
 from pagemill_operator.resource import Resource
 from pagemill_operator.spec import LLMDeploymentSpec
 
+API_KEYS_MOUNT = "/etc/pagemill/api-keys"  # where the Secret of API keys is mounted
 MODEL_MOUNT = "/model"  # where a claim or image that holds the model is mounted
 
 
@@ -63,6 +64,8 @@ def _flags(resource: Resource) -> Iterator[str]:
         yield "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
     if spec.scheduling_policy != "fcfs":
         yield from ("--scheduling-policy", spec.scheduling_policy)
+    if spec.api_keys_secret_ref is not None:
+        yield from ("--api-key-file", API_KEYS_MOUNT)
     if scheduling.weights:
         yield from ("--scheduling-weights", *(f"{name}={_plain(w)}" for name, w in scheduling.weights.items()))
 

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from pagemill import model_ref
 from pagemill.failures import PagemillError
-from pagemill_operator.fields import Group, ObjectName, Quantity, Text, group, hot, immutable, operator, restart
+from pagemill_operator.fields import Group, ObjectName, Quantity, Text, group, immutable, operator, restart
 from pagemill_operator.spec_pod import NamedReference, Pod, Resources
 from pagemill_operator.spec_scaling import Autoscaling
 
@@ -168,9 +168,11 @@ class SecretKey(Group):
 
 
 class ApiKeys(Group):
-    """A Secret of API keys, each under its own name."""
+    """A Secret of API keys, each under its own name. The kubelet reads it, the operator never does."""
 
-    name: ObjectName = hot("Name of the Secret; each of its keys names a client.", ...)
+    name: ObjectName = restart(
+        "Name of the Secret; each of its keys names a client. What it holds may change without a restart.", ...
+    )
 
 
 class Service(Group):

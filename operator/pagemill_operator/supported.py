@@ -35,7 +35,6 @@ _RULES: tuple[_Rule, ...] = (
         lambda s: s.rollout.max_failures is not None,
         "remove it: a rollout stops at the first failure",
     ),
-    ("apiKeysSecretRef", lambda s: s.api_keys_secret_ref is not None, "remove it and guard the Service by other means"),
     ("routing", lambda s: s.routing != "service", "set it to service"),
     ("gateway", lambda s: s.gateway is not None, "remove it and write an HTTPRoute to the Service"),
     ("networkPolicy.enabled", lambda s: s.network_policy.enabled, "remove it and write a NetworkPolicy of your own"),

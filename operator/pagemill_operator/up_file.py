@@ -46,6 +46,8 @@ def _needs_a_cluster(path: str, manifest: Manifest) -> Iterator[str]:
         yield f"{where}.model: {spec.model} can only be mounted by a cluster: on one machine use org/name or file:///path"
     if (spec.replicas or 0) > MOST_REPLICAS:
         yield f"{where}.replicas: {spec.replicas} are too many for one machine: at most {MOST_REPLICAS}"
+    if spec.api_keys_secret_ref is not None:
+        yield f"{where}.apiKeysSecretRef: a Secret can only be mounted by a cluster: on one machine remove it"
     for field, used in (("volumes", spec.pod.volumes), ("volumeMounts", spec.pod.volume_mounts)):
         if used:
             yield f"{where}.pod.{field}: can only be mounted by a cluster: on one machine remove it"

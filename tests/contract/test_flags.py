@@ -51,6 +51,8 @@ def test_every_flag_carries_its_field() -> None:
         rollout["drainTimeoutSeconds"],
     )
     assert flags.load_format == "safetensors"
+    (container,) = render(read(CASES["everything"]), SETTINGS)[-1]["spec"]["template"]["spec"]["containers"]
+    assert flags.api_key_file in [mount["mountPath"] for mount in container["volumeMounts"]]
 
 
 def test_a_cpu_server_gets_its_cache_in_bytes() -> None:

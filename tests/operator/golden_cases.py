@@ -60,6 +60,7 @@ EVERYTHING: dict[str, Any] = {
     "startup": {"timeoutSeconds": 1800},
     "modelCache": {"size": "100Gi", "storageClassName": "fast", "accessMode": "ReadWriteMany", "retain": True},
     "hfTokenSecretRef": {"name": "hub", "key": "hf"},
+    "apiKeysSecretRef": {"name": "clients"},
     "service": {"type": "NodePort", "port": 80},
     "pod": {
         "nodeSelector": {"pool": "gpu"},

@@ -38,6 +38,7 @@ BASES: dict[str, dict[str, Any]] = {
     "modelCache": {"modelCache": {"size": "1Gi"}},
     "engine.kvCacheGiB": {"accelerator": "cpu"},
     "hfTokenSecretRef": {"hfTokenSecretRef": {"name": "hub"}},
+    "apiKeysSecretRef": {"apiKeysSecretRef": {"name": "clients"}},
     "autoscaling.prometheus.bearerTokenSecretRef.key": {
         "autoscaling": {"maxReplicas": 4, "prometheus": {"url": "http://p", "bearerTokenSecretRef": {"name": "a"}}}
     },

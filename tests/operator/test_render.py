@@ -76,6 +76,16 @@ def test_replace_needs_no_spare_gpu_and_surge_is_asked_for() -> None:
     }
 
 
+def test_api_keys_are_a_folder_that_only_reads_and_changes_with_the_secret() -> None:
+    """All of the Secret, for the kubelet never changes what is mounted by `subPath` or an item of its own."""
+    volumes = {volume["name"]: volume for volume in pod("everything")["volumes"]}
+    assert volumes["api-keys"]["secret"] == {"secretName": "clients"}
+    (container,) = pod("everything")["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "api-keys"]
+    assert mount == {"name": "api-keys", "mountPath": "/etc/pagemill/api-keys", "readOnly": True}
+    assert "api-keys" not in str(pod("cpu"))
+
+
 def test_only_a_gpu_deployment_takes_a_gpu() -> None:
     assert pod("gpu")["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert "resources" not in pod("cpu")["containers"][0]

@@ -33,6 +33,7 @@ def test_several_deployments_in_the_files_order(tmp_path: Path) -> None:
     [
         ("spec: {model: 'pvc://claim/path'}", "spec.model: pvc://claim/path can only be mounted by a cluster"),
         ("spec: {model: 'oci://registry/image'}", "spec.model: oci://registry/image can only be mounted by a cluster"),
+        ("spec: {model: org/name, apiKeysSecretRef: {name: k}}", "spec.apiKeysSecretRef: a Secret can only be mounted"),
         ("spec: {model: org/name, pod: {volumes: [{name: v, emptyDir: {}}]}}", "spec.pod.volumes: can only be mounted"),
         ("spec: {model: org/name, replicas: 65}", "spec.replicas: 65 are too many for one machine: at most 64"),
         ("spec: {model: org/name, replicas: two}", "spec.replicas: must be an integer"),
