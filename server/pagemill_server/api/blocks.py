@@ -52,6 +52,7 @@ class Blocks:
             "trouble": self._status.trouble(),
             "dead": service.loaded is not None and service.loaded.engine.dead is not None,
             "in_flight": service.in_flight,
+            "refusing": service.lifecycle.refusing,
             "max_model_len": _context(service.loaded),
         }
 

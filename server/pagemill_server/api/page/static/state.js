@@ -11,7 +11,8 @@ export function standing(answer) {
   if (server.trouble) return { state: "stalled", word: "Stalled", sentence: `${capital(server.trouble)}.` };
   if (server.phase === "Draining") {
     const left = server.in_flight === 1 ? "1 request is" : `${server.in_flight} requests are`;
-    return { state: "draining", word: "Draining", sentence: `The server is stopping: nothing new is taken, ${left} still being answered.` };
+    const news = server.refusing ? "new requests are refused" : "it is out of the Service, and still answers what comes";
+    return { state: "draining", word: "Draining", sentence: `The server is draining: ${news}; ${left} in flight.` };
   }
   if (server.phase in LOADING) return { state: "loading", word: `${LOADING[server.phase]} ${server.percent}%`, sentence: "The model is loading; the engine shows itself when it is there." };
   if (old > 3) return { state: "serving", word: "Serving", sentence: `The engine is in a long step: this is how it stood ${age(old)} ago.` };
