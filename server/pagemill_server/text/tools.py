@@ -37,6 +37,10 @@ class ToolFormat(Protocol):
         """Exactly what the parser reads as one call of one of these tools or, with `parallel`, one or more."""
         ...
 
+    def words_or_calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+        """Any words; what the parser begins to read as a call is one of these calls, to its end."""
+        ...
+
     def call_id(self) -> str:
         """A new id, as the family's template wants ids to look."""
         ...

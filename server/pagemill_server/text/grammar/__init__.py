@@ -21,6 +21,7 @@ from pagemill_server.text.grammar.parts import (
     repeated,
     sequence,
     text_until,
+    text_without,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "repeated",
     "sequence",
     "text_until",
+    "text_without",
 ]

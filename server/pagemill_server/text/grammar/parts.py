@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,12 @@ def literal(text: str) -> Grammar:
 def text_until(marker: str) -> Grammar:
     """Any text up to the first `marker` and with it, whether the marker is a special token or ordinary text."""
     return _part({"text_until": marker})
+
+
+def text_without(marker: str, pattern: str = "(?s:.*)") -> Grammar:
+    """Any text that `marker` is nowhere in, nor a special token; with `pattern`, one that it matches."""
+    found = re.sub(r"\W", lambda character: f"\\x{{{ord(character[0]):x}}}", marker)
+    return _part({"lark_grammar": f"{_TERMINAL}/{pattern}/ & ~/(?s:.*){found}(?s:.*)/"})
 
 
 def sequence(*parts: Grammar) -> Grammar:

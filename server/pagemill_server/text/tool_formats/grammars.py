@@ -30,6 +30,11 @@ def call_object(tools: Sequence[Tool], key: str) -> Grammar:
     )
 
 
+def words_or_marked(marker: str, begun: Grammar) -> Grammar:
+    """Words, and where the marker is among them, what must come after it."""
+    return grammar.one_of(grammar.text_without(marker), grammar.sequence(grammar.text_until(marker), begun))
+
+
 def random_id() -> str:
     """As OpenAI's look."""
     return f"call_{secrets.token_hex(12)}"

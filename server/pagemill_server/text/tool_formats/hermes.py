@@ -15,7 +15,7 @@ from pagemill_server.text.json_reading import BLANK
 from pagemill_server.text.message import MessageParser
 from pagemill_server.text.tool_formats.call_object import read_call
 from pagemill_server.text.tool_formats.calls import CallReader
-from pagemill_server.text.tool_formats.grammars import call_object, random_id
+from pagemill_server.text.tool_formats.grammars import call_object, random_id, words_or_marked
 from pagemill_server.text.tools import Tool
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -30,12 +30,19 @@ class Hermes:
         return _Parser()
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
-        begin, end = grammar.literal(f"{BEGIN}\n"), grammar.literal(f"\n{END}")
-        call = grammar.sequence(begin, call_object(tools, "arguments"), end)
-        return grammar.repeated(call, grammar.literal("\n")) if parallel else call
+        return grammar.sequence(grammar.literal(BEGIN), _begun(tools, parallel))
+
+    def words_or_calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+        return words_or_marked(BEGIN, _begun(tools, parallel))
 
     def call_id(self) -> str:
         return random_id()
+
+
+def _begun(tools: Sequence[Tool], parallel: bool) -> Grammar:
+    """Calls but for the first one's marker."""
+    call = grammar.sequence(grammar.literal("\n"), call_object(tools, "arguments"), grammar.literal(f"\n{END}"))
+    return grammar.repeated(call, grammar.literal(f"\n{BEGIN}")) if parallel else call
 
 
 class _Parser(CallReader):

@@ -33,6 +33,12 @@ class Llama3:
         call = call_object(tools, "parameters")
         return grammar.repeated(call, grammar.literal("; ")) if parallel else call
 
+    def words_or_calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+        """What begins with a brace is a call, marked or not. The marker comes first or not at all."""
+        calls = self.calls(tools, parallel=parallel)
+        words = grammar.text_without(TAG, r"(?s:\s*([^\s{].*)?)")
+        return grammar.one_of(words, calls, grammar.sequence(grammar.literal(TAG), calls))
+
     def call_id(self) -> str:
         return random_id()
 

@@ -18,7 +18,7 @@ from pagemill_server.text.json_reading import BLANK, ends
 from pagemill_server.text.message import MessageParser
 from pagemill_server.text.tool_formats.call_object import read_call
 from pagemill_server.text.tool_formats.calls import CallReader
-from pagemill_server.text.tool_formats.grammars import arguments, call_object
+from pagemill_server.text.tool_formats.grammars import arguments, call_object, words_or_marked
 from pagemill_server.text.tools import Tool
 
 CALLS, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -39,18 +39,21 @@ class Mistral:
         return _Parser()
 
     def calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
-        begin = grammar.literal(CALLS)
+        return grammar.sequence(grammar.literal(CALLS), self._begun(tools, parallel))
+
+    def words_or_calls(self, tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+        return words_or_marked(CALLS, self._begun(tools, parallel))
+
+    def _begun(self, tools: Sequence[Tool], parallel: bool) -> Grammar:
+        """Calls but for the first marker."""
         if self._named:
-            call = grammar.one_of(
-                *(
-                    grammar.sequence(begin, grammar.literal(tool.name), grammar.literal(ARGS), arguments(tool))
-                    for tool in tools
-                )
-            )
-            return grammar.repeated(call) if parallel else call
+            args = grammar.literal(ARGS)
+            calls = (grammar.sequence(grammar.literal(tool.name), args, arguments(tool)) for tool in tools)
+            call = grammar.one_of(*calls)
+            return grammar.repeated(call, grammar.literal(CALLS)) if parallel else call
         call = call_object(tools, "arguments")
         listed = grammar.repeated(call, grammar.literal(", ")) if parallel else call
-        return grammar.sequence(begin, grammar.literal("["), listed, grammar.literal("]"))
+        return grammar.sequence(grammar.literal("["), listed, grammar.literal("]"))
 
     def call_id(self) -> str:
         """Nine letters and digits; the template refuses any other."""

@@ -92,3 +92,40 @@ def test_a_tool_without_a_schema_takes_any_object() -> None:
 
 def test_the_flags_names_are_the_codes() -> None:
     assert tuple(TOOL_FORMATS) == TOOL_CALL_PARSERS
+
+
+def fits(form: ToolFormat, text: str, special: tuple[str, ...] = SPECIAL) -> bool:
+    """Whether a model may write it where it may speak or make calls that match."""
+    made = compiler(special)
+    matcher = made.matcher(grammar.compile(form.words_or_calls([WEATHER], parallel=True)))
+    tokens = made._backend.encode(text).ids
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
+
+
+CALLS = [
+    '<tool_call>\n{"name": "get_weather", "arguments": {"unit": "c"}}\n</tool_call>',
+    '{"name": "get_weather", "parameters": {"unit": "c"}}',
+    '[TOOL_CALLS][{"name": "get_weather", "arguments": {"unit": "c"}}]',
+    '[TOOL_CALLS]get_weather[ARGS]{"unit": "c"}',
+]
+
+
+@pytest.mark.parametrize(("form", "call"), [*zip(FORMATS, CALLS, strict=True)])
+@pytest.mark.parametrize("special", [SPECIAL, ("<eos>",)], ids=["special markers", "plain markers"])
+def test_words_are_free_and_calls_match(form: ToolFormat, call: str, special: tuple[str, ...]) -> None:
+    for words in ("", "It is <b>warm</b> [1] {so}.\n\nToday.", "é€", "<tool_cal", "[TOOL_CALL]"):
+        assert fits(form, words, special)
+    assert fits(form, call, special)
+    for wrong in (call.replace('"c"', '"k"'), call.replace("get_weather", "other"), call[:-1], call + call[-1]):
+        assert not fits(form, wrong, special)
+
+
+@pytest.mark.parametrize(("form", "call"), [*zip(FORMATS, CALLS, strict=True)])
+def test_words_before_a_call(form: ToolFormat, call: str) -> None:
+    """Llama's comes first or after its marker."""
+    if form.name == "llama3_json":
+        assert fits(form, "<|python_tag|>" + call)
+        assert not fits(form, "<|python_tag|>" + call.replace('"c"', '"k"'))
+    else:
+        assert fits(form, "Let me see. " + call)
+        assert not fits(form, "Let me see. " + call.replace('"c"', '"k"'))
