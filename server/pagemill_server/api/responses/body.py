@@ -1,6 +1,6 @@
 """The body of POST /v1/responses, checked: https://platform.openai.com/docs/api-reference/responses/create.
 
-`parse_response` raises BadRequest that names the field. Sampling and scheduling are chat's own fields; `items` reads `input`. What
+`parse_response` raises BadRequest that names the field. Sampling and scheduling are chat's own fields; `turns` reads `input`. What
 would need a store is refused by name.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pagemill_server.api.conversation import Conversation
 from pagemill_server.api.effort import template_kwargs
 from pagemill_server.api.responses.body import Format, ResponseBody, tools_and_choice
-from pagemill_server.api.responses.items import messages_of
+from pagemill_server.api.responses.turns import messages_of
 from pagemill_server.api.service import Loaded
 from pagemill_server.errors import BadRequest
 from pagemill_server.text import grammar

@@ -1,19 +1,17 @@
-"""`input` of a response: its items checked, and the turns of a conversation that they are, as chat templates take them. Pure.
+"""The items of a response's `input`, checked: whatever a response's output holds can be sent back as it came. Pure.
 
-What a response's output holds can be sent back as it came: reasoning, words and calls that follow each other are one turn of the
-assistant. Raises BadRequest that names the item.
+Raises BadRequest that names the item. `turns` makes a conversation of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from pagemill_server.api import neutral
-from pagemill_server.api.messages import arguments_of, call_for_template
+from pagemill_server.api.messages import arguments_of
 from pagemill_server.api.strict_body import Body, validated
 from pagemill_server.errors import BadRequest
 
@@ -24,7 +22,6 @@ _BESIDE_TEXT = {
     "logprobs",
     "prompt_cache_breakpoint",
 }  # what comes back with a part, and is not needed
-_ROLE = {"developer": "system"}  # OpenAI's newer word; templates know the other
 _NOT_NEEDED: dict[str, tuple[Any, ...]] = {"caller": ({"type": "direct"},), "namespace": (), "async": (False,)}
 
 
@@ -114,17 +111,7 @@ _KINDS: dict[str, type[InputItem]] = {
 }
 
 
-def messages_of(sent: Any, instructions: str | None) -> list[dict[str, Any]]:
-    """`sent` is the body's `input`. Raises BadRequest."""
-    turns = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(sent, str) and sent:
-        return [*turns, {"role": "user", "content": sent}]
-    if not isinstance(sent, list) or not sent:
-        raise BadRequest("input must be a string or a list of items, and not empty.", param="input")
-    return [*turns, *_turns([_item(place, item) for place, item in enumerate(sent)])]
-
-
-def _item(place: int, sent: Any) -> InputItem:
+def item_of(place: int, sent: Any) -> InputItem:
     where = f"input[{place}]"
     if not isinstance(sent, dict):
         raise BadRequest(f"{where} must be an object.", param=where, code="invalid_value")
@@ -146,69 +133,3 @@ def _item(place: int, sent: Any) -> InputItem:
         name = f"{where}.encrypted_content"
         raise BadRequest(f"{name} can't be read by this server.", param=name, code="unsupported_value")
     return item
-
-
-def _turns(items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """The items as turns; the assistant's are put together."""
-    turns: list[dict[str, Any]] = []
-    names: dict[str, str] = {}  # of the functions, by their calls' ids
-    for place, item in enumerate(items):
-        match item:
-            case ReasoningItem():
-                _think(turns, item.text)
-            case MessageItem(role="assistant"):
-                _say(turns, item.content)
-            case MessageItem():
-                turns.append({"role": _ROLE.get(item.role, item.role), "content": item.content})
-            case CallItem():
-                names[item.call_id] = item.name
-                _call(turns, call_for_template(item.call_id, item.name, item.arguments))
-            case ResultItem():
-                turns.append(_result(item, names, f"input[{place}].call_id"))
-    return [_finished(turn) for turn in turns]
-
-
-def _think(turns: list[dict[str, Any]], text: str) -> None:
-    turn = _open_turn(turns)
-    if "content" in turn or "tool_calls" in turn:
-        turns.append(turn := {"role": "assistant"})
-    thoughts = "\n".join(filter(None, (turn.get("reasoning"), text)))
-    turn |= {"reasoning": thoughts, "reasoning_content": thoughts}  # templates read one or the other
-
-
-def _say(turns: list[dict[str, Any]], text: str) -> None:
-    """Words beside calls are one turn with them; words after words are the next."""
-    turn = _open_turn(turns)
-    if "content" not in turn:
-        turn["content"] = text
-    elif "tool_calls" in turn:
-        turn["content"] += "\n" + text
-    else:
-        turns.append({"role": "assistant", "content": text})
-
-
-def _call(turns: list[dict[str, Any]], call: Mapping[str, Any]) -> None:
-    _open_turn(turns).setdefault("tool_calls", []).append(call)
-
-
-def _open_turn(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    if not turns or turns[-1]["role"] != "assistant":
-        turns.append({"role": "assistant"})
-    return turns[-1]
-
-
-def _result(item: ResultItem, names: Mapping[str, str], where: str) -> dict[str, Any]:
-    if item.call_id not in names:
-        raise BadRequest(
-            f"{where} is that of no function_call before it; this server keeps no calls, so send the call as well.",
-            param=where,
-            code="invalid_value",
-        )
-    return {"role": "tool", "content": item.output, "tool_call_id": item.call_id, "name": names[item.call_id]}
-
-
-def _finished(turn: dict[str, Any]) -> dict[str, Any]:
-    """Some templates tell a call from an answer by content that is none; others can't do without any."""
-    if "content" in turn:
-        return turn
-    return turn | {"content": None if "tool_calls" in turn else ""}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pagemill_server.api.responses.items import messages_of
+from pagemill_server.api.responses.turns import messages_of
 from pagemill_server.errors import BadRequest
 
 USER: Any = {"role": "user", "content": "hi"}
