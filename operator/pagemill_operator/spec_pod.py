@@ -63,7 +63,7 @@ VolumeMount = Annotated[dict[str, Any], _keyed("name", "mountPath"), _entry("nam
 Metadata = Annotated[dict[str, str], AfterValidator(_not_ours)]
 
 
-OWNED_VOLUMES = ("tmp", "shm", "models", "model")
+OWNED_VOLUMES = ("tmp", "shm", "models", "model", "api-keys")
 
 
 def _other_names(volumes: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:

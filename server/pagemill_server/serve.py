@@ -19,7 +19,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 import uvicorn
@@ -31,11 +30,11 @@ from pagemill.model_files import ModelFiles
 from pagemill_server.api.access_log import LogFormat, Traces
 from pagemill_server.api.app import make_app
 from pagemill_server.api.http_protocol import HttpProtocol
-from pagemill_server.api.key_ring import KeyRing, merged_weights
+from pagemill_server.api.key_ring import KeyRing
+from pagemill_server.api.key_weights import KeyWeights
 from pagemill_server.api.management import make_management_app
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.drain import Drain
-from pagemill_server.engine.errors import EngineDead
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.lifecycle import Lifecycle, Phase
 from pagemill_server.loading import LoadedModel, download, load
@@ -94,7 +93,7 @@ class Life:
             stall_timeout=settings.server.stall_timeout,
             log_content=settings.server.log_content,
         )
-        self._key_weights: dict[str, float] = {}  # that the policy was given
+        self._key_weights = KeyWeights(self.service.keys, dict(settings.scheduler.weights))
         self._model: LoadedModel | None = None
         self._stop = asyncio.Event()
         self._drain = Drain(self.service, settings.server)
@@ -155,20 +154,7 @@ class Life:
         keys = self.service.keys
         self.service.metrics.keys.know(key.name for key in keys.keys)
         if self.service.loaded is not None:
-            self._weigh_keys(self.service.loaded)
-
-    def _weigh_keys(self, loaded: Loaded) -> None:
-        """Tell the policy what the keys' clients weigh. A change makes its accounts anew, so there is none without need."""
-        config, new = loaded.engine.config, self.service.keys.weights()
-        flags = dict(self._settings.scheduler.weights)
-        weights = merged_weights(dict(config.weights), self._key_weights, new, flags)
-        if weights != dict(config.weights):
-            try:
-                loaded.engine.configure(replace(config, weights=tuple(weights.items())))
-            except (PagemillError, EngineDead) as error:
-                logger.error("the keys' weights stay as they were: %s", error)
-                return
-        self._key_weights = new
+            self._key_weights.tell(self.service.loaded.engine)
 
     def stop(self) -> None:
         """What a signal does: the first begins the stop, a second one skips its waiting. On the event loop's thread."""
@@ -204,7 +190,7 @@ class Life:
 
     async def _serve(self, loaded: Loaded) -> None:
         """Until a signal. Raises PagemillError(EngineFailed) when the engine ends, after its streams have had their error."""
-        self._weigh_keys(loaded)
+        self._key_weights.tell(loaded.engine)
         self.service.loaded = loaded
         self._lifecycle.enter(Phase.SERVING)
         logger.info("ready: %s, up to %d tokens", ", ".join(self.service.served_names), loaded.context)

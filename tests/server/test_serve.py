@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ import uvloop
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles, inspect
-from pagemill_server import serve
+from pagemill_server import cli, serve
 from pagemill_server.config import ServerConfig
 from pagemill_server.lifecycle import Lifecycle
 from pagemill_server.loading import LoadedModel
@@ -243,3 +244,44 @@ def test_a_host_that_is_not_ours(host: str) -> None:
 def test_ipv6() -> None:
     with serve._listen("::1", 0) as listener:
         assert listener.family is socket.AF_INET6
+
+
+def test_keys_are_followed_while_it_runs(files: ModelFiles, tmp_path: Path) -> None:
+    """A key that is removed is refused, a new one is taken and weighs what its file says, beside what was set on the way."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: team-a, key: a, weight: 3}, {name: team-b, key: b, weight: 2}]")
+    with living(files, api_key_file=str(keys), management_port=0, management_token="t") as (it, client):
+
+        def models(key: str) -> int:
+            return client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+        def weights(**change: Any) -> dict[str, float]:
+            headers, url = {"authorization": "Bearer t"}, f"{it.management_url}/config"
+            answer = client.patch(url, json=change, headers=headers) if change else client.get(url, headers=headers)
+            assert answer.status_code == 200
+            found: dict[str, float] = answer.json()["config"]["weights"]
+            return found
+
+        until(lambda: client.get("/ready").status_code == 200)
+        assert (models("a"), models("b"), models("c")) == (200, 200, 401)
+        assert weights() == {"team-a": 3, "team-b": 2}
+        assert weights(weights={"team-a": 3, "team-b": 2, "other": 5})["other"] == 5
+        keys.write_text("keys: [{name: team-b, key: b, weight: 2}, {name: team-c, key: c, weight: 4}]")
+        until(lambda: models("a") == 401)
+        assert (models("b"), models("c")) == (200, 200)
+        until(lambda: weights() == {"team-b": 2, "other": 5, "team-c": 4})
+        metrics = client.get("/metrics").text
+        assert all(f'key="{name}"' in metrics for name in ("team-a", "team-b", "team-c"))
+
+
+def test_keys_that_can_not_be_are_said_at_the_start(
+    files: ModelFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "team-a").write_text("key: secret\nrequestsPerMinute: many\n")
+    code = cli.serve([str(files.path), "--port", "0", "--api-key-file", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert code == cli.EXIT_INVALID
+    assert error == (
+        f"pagemill serve: InvalidConfiguration: --api-key-file {tmp_path}: "
+        "team-a.requestsPerMinute must be a whole number from 1 up\n"
+    )

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from pagemill_server.api import keys
 from pagemill_server.api.key_file import KeyFile
@@ -71,13 +71,3 @@ class KeyRing:
     def _take(self, found: tuple[ApiKey, ...]) -> None:
         self.keys = found
         self._seen.update(key.digest for key in found)
-
-
-def merged_weights(
-    in_force: Mapping[str, float], old: Mapping[str, float], new: Mapping[str, float], flags: Mapping[str, float]
-) -> dict[str, float]:
-    """The policy's weights when those of the keys go from `old` to `new`: what somebody set meanwhile stays, a key's own goes
-    before, and a name that the keys no longer weigh has the flags' again."""
-    kept = {name: weight for name, weight in in_force.items() if old.get(name) != weight}
-    back = {name: flags[name] for name in old if name in flags}
-    return back | kept | dict(new)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pagemill_server.api.key_file import MOST_BYTES, KeyFile
-from pagemill_server.api.key_ring import KeyRing, merged_weights
+from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.keys import ApiKey, InvalidKeys
 
 
@@ -203,25 +203,3 @@ class TestSalt:
         asyncio.run(follow())
         assert [key.name for key in ring.keys] == ["a"]
         assert ring.salt(ring.keys[0])
-
-
-@pytest.mark.parametrize(
-    ("in_force", "old", "new", "flags", "wanted"),
-    [
-        ({"x": 1}, {}, {"a": 2}, {"x": 1}, {"x": 1, "a": 2}),  # at the start
-        ({"a": 5}, {}, {"a": 2}, {"a": 5}, {"a": 2}),  # a key's own goes before the flags'
-        ({"a": 2}, {"a": 2}, {}, {"a": 5}, {"a": 5}),  # and when it is gone the flags' is back
-        ({"a": 2}, {"a": 2}, {}, {}, {}),
-        ({"a": 7}, {"a": 2}, {}, {"a": 5}, {"a": 7}),  # somebody set it meanwhile
-        ({"a": 7}, {"a": 2}, {"a": 3}, {}, {"a": 3}),  # until the file says otherwise
-        ({"x": 1}, {"a": 2}, {"a": 2, "b": 1}, {}, {"x": 1, "a": 2, "b": 1}),
-    ],
-)
-def test_weights(
-    in_force: dict[str, float],
-    old: dict[str, float],
-    new: dict[str, float],
-    flags: dict[str, float],
-    wanted: dict[str, float],
-) -> None:
-    assert merged_weights(in_force, old, new, flags) == wanted
