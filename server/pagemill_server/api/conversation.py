@@ -112,7 +112,7 @@ def _rendered(generator: Generator, conversation: Conversation, tools: Sequence[
         )
     messages = conversation.messages
     if not template.uses_tools:
-        messages = messages_with_tools(messages, tools)
+        messages = messages_with_tools(messages, tools, takes_system=template.takes_system)
     try:
         template.check_variables(conversation.template_kwargs)
     except TemplateRefused as refused:
@@ -167,20 +167,14 @@ def _grammar(
     thinks: tuple[ReasoningFormat, Stand] | None,
 ) -> str:
     """Compiled, or refused with the name of the field that asked for it."""
-    choice = conversation.tool_choice
-    must_call = choice.mode in ("required", "named")
-    callable_tools = [tool for tool in tools if choice.mode != "named" or tool.name == choice.name]
     try:
-        calls = None
-        if callable_tools and generator.tool_format is not None and (must_call or conversation.output is not None):
-            calls = generator.tool_format.calls(callable_tools, parallel=choice.parallel)
-        answer = forced_grammar(calls, conversation.output, must_call=must_call)
+        answer = forced_grammar(generator.tool_format, tools, conversation.tool_choice, conversation.output)
         if answer is None:
             return ""
         text = grammar.compile(answer if thinks is None else after_thoughts(answer, *thinks))
         generator.grammars.check(text)
     except InvalidGrammar as refused:
-        param = conversation.output_where if calls is None else "tools"
+        param = "tools" if tools else conversation.output_where
         raise BadRequest(str(refused), param=param, code="invalid_grammar") from None
     return text
 

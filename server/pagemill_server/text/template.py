@@ -5,6 +5,7 @@ Renders as transformers' `apply_chat_template` does. Runs in the text threads; c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from pagemill_server.text.template_environment import TemplateEnvironment
 
 _CONTINUED = "\N{END OF TEXT}PAGEMILL_CONTINUES_HERE"  # marks the final message's end while it is rendered
 _REASONING = ("reasoning_content", "thinking", "reasoning")  # templates read the first, gpt-oss' the second
+_PROBE = "PAGEMILL_PROBE"
+_ASKS_FOR_NULL = re.compile(r"\bcontent\b['\"]?\]?\s*(is|==|!=)\s*(not\s+)?(none|None)\b")
 _OWN = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token"})
 _ELSEWHERE = frozenset({"chat_template", "tokenize", "return_dict"})  # arguments of apply_chat_template, no variables
 _MOST_VALUES, _MOST_CHARACTERS, _DEEPEST = 1_000, 100_000, 16  # of a client's variables
@@ -37,12 +40,11 @@ class ChatTemplate:
         self._plain = self._compile(source)
         self._tool_use = self._plain if tool_use is None else self._compile(tool_use)
         self.source = source if tool_use is None else tool_use  # the one that shows how tools are called
-        self.uses_tools = "tools" in jinja2.meta.find_undeclared_variables(self._environment.parse(self.source))
-        self.variables = frozenset(  # all that it reads, a client's and its own
-            name
-            for text in {source, self.source}
-            for name in jinja2.meta.find_undeclared_variables(self._environment.parse(text))
-        )
+        read = [jinja2.meta.find_undeclared_variables(self._environment.parse(text)) for text in (source, self.source)]
+        self.uses_tools = "tools" in read[-1]
+        self.variables = frozenset().union(*read)  # all that it reads, a client's and its own
+        self._knows_null = any(_ASKS_FOR_NULL.search(text) for text in (source, self.source))
+        self.takes_system = self._shows({"role": "system", "content": _PROBE}, {"role": "user", "content": "?"})
         self._reserved = _OWN | _ELSEWHERE | set(self._environment.globals)
 
     def render(
@@ -59,7 +61,7 @@ class ChatTemplate:
         `variables` are the client's (`enable_thinking` …): JSON, within bounds, none of the template's own.
         """
         self.check_variables(variables)
-        prepared = [_with_reasoning(message) for message in messages]
+        prepared = [self._prepared(message) for message in messages]
         if continue_final_message:
             if add_generation_prompt:
                 raise TemplateRefused("continue_final_message and add_generation_prompt are not to be had together.")
@@ -78,6 +80,20 @@ class ChatTemplate:
             raise TemplateRefused(
                 f"chat_template_kwargs hold too much: at most {_MOST_VALUES} values of {_MOST_CHARACTERS} characters together."
             )
+
+    def _shows(self, *messages: Mapping[str, Any]) -> bool:
+        """Whether the probe in these messages is in their prompt."""
+        try:
+            return _PROBE in self._render(
+                self._plain, {"messages": messages, "tools": None, "add_generation_prompt": True}
+            )
+        except TemplateRefused:
+            return False
+
+    def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy. Content that is null stays so for templates that look for it; to others it would be a mistake or "None"."""
+        made = _with_reasoning(message)
+        return made if self._knows_null or made.get("content") is not None else {**made, "content": ""}
 
     def _compile(self, source: str) -> jinja2.Template:
         try:

@@ -28,21 +28,30 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 
-def messages_with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """The same conversation in messages of just a role and content, with the tools in its system message."""
+def messages_with_tools(
+    messages: Sequence[Message], tools: Sequence[Tool], *, takes_system: bool = True
+) -> list[Message]:
+    """The same conversation in messages of just a role and content, with the tools in its system message.
+
+    A template that takes no system message gets them before the first message's content.
+    """
     plain = _answers_joined([_plain(message) for message in messages])
-    return _with_offer(plain, _offer(tools)) if tools else plain
+    if not tools:
+        return plain
+    return _with_offer(plain, _offer(tools), "system" if takes_system or not plain else plain[0]["role"])
 
 
 def _offer(tools: Sequence[Tool]) -> str:
     return _OFFER.format(tools="\n".join(_json(tool.spec) for tool in tools))
 
 
-def _with_offer(messages: list[Message], offer: str) -> list[Message]:
-    if messages and messages[0]["role"] == "system":
-        before = messages[0].get("content")
-        return [{**messages[0], "content": f"{before}\n\n{offer}" if before else offer}, *messages[1:]]
-    return [{"role": "system", "content": offer}, *messages]
+def _with_offer(messages: list[Message], offer: str, role: str) -> list[Message]:
+    """In the first message, if it is of that role, else in one before it."""
+    if not messages or messages[0]["role"] != role:
+        return [{"role": role, "content": offer}, *messages]
+    content = messages[0].get("content")
+    joined = (content, offer) if role == "system" else (offer, content)
+    return [{**messages[0], "content": "\n\n".join(filter(None, joined))}, *messages[1:]]
 
 
 def _plain(message: Message) -> Message:
