@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ TEXTS = st.lists(st.sampled_from(PARTS), max_size=8).map("".join) | st.text(max_
 
 def cut(text: str, places: list[int]) -> list[str]:
     edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(edges)]
 
 
 @pytest.mark.parametrize("form", sorted(TOOL_FORMATS))

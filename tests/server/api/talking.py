@@ -1,0 +1,68 @@
+"""Servers of tiny models whose templates know tools and thoughts, and a way to make a random model say a given text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pagemill_server.api import conversation
+from pagemill_server.api.chat import ChatCompletions
+from pagemill_server.api.prepare import Job, Origin
+from pagemill_server.text import grammar
+from tests.server.api.running import Running, serving
+from tests.server.tiny import write_tiny_llama
+
+# Qwen3's in small: tools as JSON lines, calls and thoughts of earlier turns as the model writes them.
+QWEN = (
+    "{%- if tools %}{{ '<|im_start|>system\\n<tools>' }}"
+    "{%- for tool in tools %}{{ '\\n' + (tool | tojson) }}{%- endfor %}{{ '\\n</tools><|im_end|>\\n' }}{%- endif %}"
+    "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{%- if message.reasoning_content %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{%- endif %}"
+    "{{ message.content or '' }}"
+    "{%- for call in message.tool_calls or [] %}"
+    '{{ \'<tool_call>\\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{{ (call.function.arguments | tojson) + '}\\n</tool_call>' }}{%- endfor %}{{ '<|im_end|>\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
+    "{%- endif %}"
+)
+OPENED = (  # the prompt opens the thoughts, as DeepSeek's and QwQ's do
+    "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
+)
+
+
+def write_model(folder: Path, template: str) -> Path:
+    """A context of 4096 tokens, so that a long tool list fits."""
+    write_tiny_llama(folder, max_position_embeddings=4096)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+@contextmanager
+def serving_template(folder: Path, template: str, **options: Any) -> Iterator[Running]:
+    with serving(write_model(folder, template), **options) as running:
+        yield running
+
+
+def says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Whatever is asked of the model by chat, it says this: a grammar of one choice, in place of any."""
+    monkeypatch.setattr(conversation, "_grammar", lambda *_: grammar.compile(grammar.choice([text])))
+
+
+def job_of(server: Running, body: dict[str, Any]) -> Job:
+    loaded = server.service.loaded
+    assert loaded is not None
+    return ChatCompletions(server.service).prepare(loaded, body, Origin(0.0, ""))
+
+
+def prompt_of(server: Running, **body: Any) -> str:
+    """What the model is shown."""
+    (request,) = job_of(server, {"messages": [{"role": "user", "content": "hi"}]} | body).requests
+    assert server.service.loaded is not None
+    return server.service.loaded.tokenizer.decode(request.prompt_token_ids, skip_special=False)
