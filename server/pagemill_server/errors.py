@@ -8,15 +8,18 @@ ApiError
 ├── RequestTimeout      408  the client stopped sending in the middle of its body
 ├── Conflict            409  not as things stand (management port)
 ├── BodyTooLarge        413
-├── TooManyRequests     429  as much waits as may; comes with Retry-After
 ├── EngineFailed        500  the engine could not finish a request; never the client's doing
-└── Unavailable         503  loading, draining or stopping; comes with Retry-After
+└── TryAgain                 comes with Retry-After
+    ├── TooManyRequests 429  as much waits as may, or a key's limit is reached
+    └── Unavailable     503  loading, draining or stopping
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+
+RETRY_AFTER_SECONDS = 5
 
 
 class ApiError(Exception):
@@ -79,7 +82,22 @@ class BodyTooLarge(ApiError):
     type = "invalid_request_error"
 
 
-class TooManyRequests(ApiError):
+class TryAgain(ApiError):
+    """The same request may do later: always with Retry-After, the default's where nobody knows better."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        later = {"retry-after": str(RETRY_AFTER_SECONDS)}
+        super().__init__(message, param=param, code=code, headers=later | dict(headers or {}))
+
+
+class TooManyRequests(TryAgain):
     status = 429
     type = "rate_limit_error"
 
@@ -89,7 +107,7 @@ class EngineFailed(ApiError):
     type = "server_error"
 
 
-class Unavailable(ApiError):
+class Unavailable(TryAgain):
     status = 503
     type = "service_unavailable"
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pagemill_server.api.answers import json_response
 from pagemill_server.api.body import parse_object, read_body
-from pagemill_server.api.service import RETRY_AFTER_SECONDS, Service
+from pagemill_server.api.service import Service
 from pagemill_server.drain import Drain, DrainIsFinal, Patience
 from pagemill_server.errors import BadRequest, Conflict, Unavailable
 
@@ -36,11 +36,7 @@ class Draining:
         body = await read_body(request.scope, request.receive, self._service.body_limits)
         patience = _patience(parse_object(body) if body.strip() else {}, self._drain.default)
         if self._service.lifecycle.loading:
-            raise Unavailable(
-                "The model is loading: there is nothing to drain.",
-                code="model_loading",
-                headers={"retry-after": str(RETRY_AFTER_SECONDS)},
-            )
+            raise Unavailable("The model is loading: there is nothing to drain.", code="model_loading")
         self._drain.begin(patience)
         return json_response(self._state(), 202)
 

@@ -36,7 +36,7 @@ async def run_request(
                 timer.output(output)
                 if choice.over:  # a stop string ended it: the engine's own last word on it
                     continue
-                _check(service, timer, output)
+                check_ended(service, timer, output)
                 piece = choice.feed(output)
                 record.piece(first + index, piece.text, piece.finish_reason)
                 if piece.finish_reason is not None:
@@ -51,7 +51,7 @@ async def run_request(
     except RequestRefused as refusal:
         raise BadRequest(str(refusal)) from None
     except EngineDead as dead:
-        raise Unavailable(str(dead), code="engine_dead") from None
+        raise (service.cut_short() if service.ending.is_set() else Unavailable(str(dead), code="engine_dead")) from None
     finally:
         timer.abandon()
     # Given out only now: who sees the end of an answer finds its request counted and, after a stop string, aborted.
@@ -59,7 +59,7 @@ async def run_request(
         yield last
 
 
-def _check(service: Service, timer: RequestTimer, output: RequestOutput) -> None:
+def check_ended(service: Service, timer: RequestTimer, output: RequestOutput) -> None:
     """Raises what a sequence that ended without an answer of its own means for the whole request."""
     if output.finish_reason is FinishReason.ERROR:
         timer.finish(output.index, FinishReason.ERROR)

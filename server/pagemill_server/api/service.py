@@ -38,7 +38,6 @@ T = TypeVar("T")
 MAX_BODY_BYTES = 16 << 20  # a prompt of several million characters, or of two million token ids
 BODY_STALL_SECONDS = 60.0
 TEXT_THREADS = 2  # the tokenizer lets go of the GIL; more would only take the model's cores
-RETRY_AFTER_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +127,12 @@ class Service:
 
     def admit(self) -> Loaded:
         """The model for a new request, or Unavailable with Retry-After while there is none to give."""
-        retry = {"retry-after": str(RETRY_AFTER_SECONDS)}
         if self.lifecycle.refusing:
-            raise Unavailable("The server is shutting down.", code="shutting_down", headers=retry)
+            raise Unavailable("The server is shutting down.", code="shutting_down")
         if self.loaded is None:
-            raise Unavailable(f"The model is loading ({self.lifecycle.percent}%).", code="model_loading", headers=retry)
+            raise Unavailable(f"The model is loading ({self.lifecycle.percent}%).", code="model_loading")
         if self.loaded.engine.dead is not None:
-            raise Unavailable("The engine has ended; the server will restart.", code="engine_dead", headers=retry)
+            raise Unavailable("The engine has ended; the server will restart.", code="engine_dead")
         return self.loaded
 
     def check_queue(self, loaded: Loaded, num_sequences: int, num_tokens: int) -> None:
@@ -162,9 +160,7 @@ class Service:
     def cut_short(self) -> EngineFailed | Unavailable:
         """Why a running request ended without an answer of its own."""
         if self.ending.is_set():
-            return Unavailable(
-                "The server is shutting down.", code="shutting_down", headers={"retry-after": str(RETRY_AFTER_SECONDS)}
-            )
+            return Unavailable("The server is shutting down.", code="shutting_down")
         return EngineFailed("The engine ended this request.")
 
     @contextmanager
