@@ -78,7 +78,7 @@ def timeless(value: Any) -> Any:
 @pytest.mark.parametrize("logprobs", [False, True])
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in ANSWERS.items()])
 def test_streamed_is_what_is_whole(talker: Running, text: str, logprobs: bool) -> None:
-    body: dict[str, Any] = {"tools": TOOLS, "max_output_tokens": 300} | says(text)
+    body: dict[str, Any] = {"tools": TOOLS, "max_output_tokens": 300, "seed": 1} | says(text)
     if logprobs:
         body |= {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     whole = ask(talker, **body).json()
