@@ -58,8 +58,11 @@ def digest_of(key: bytes) -> bytes:
 
 def of_flags(keys: Sequence[str]) -> tuple[ApiKey, ...]:
     """key1, key2 … in the order in which they were given."""
-    named = ((f"key{number}", key) for number, key in enumerate(keys, start=1))
-    return distinct([ApiKey(name, _digest(key.strip(), f"--api-key {name}")) for name, key in named])
+    named = [(f"key{number}", key.strip()) for number, key in enumerate(keys, start=1)]
+    try:
+        return distinct([ApiKey(name, _digest(key, name)) for name, key in named])
+    except InvalidKeys as error:
+        raise InvalidKeys(f"--api-key: {error}") from None
 
 
 def of_document(content: bytes) -> tuple[ApiKey, ...]:
@@ -127,7 +130,7 @@ def _digest_in(entry: Mapping[Any, Any], where: str) -> bytes:
 
 def _digest(key: object, where: str) -> bytes:
     if not isinstance(key, str) or not is_a_key(key):
-        raise InvalidKeys(f"{where} must be text (in YAML: quote it), one word of ASCII")
+        raise InvalidKeys(f"{where} must be one word of ASCII text (a number in quotes)")
     return digest_of(key.encode())
 
 

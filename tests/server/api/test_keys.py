@@ -67,8 +67,8 @@ MISTAKES = [
     ("keys: [{name: 7, key: a}]", "keys[0].name"),
     ("keys: [{name: a}]", "either `key` or `keySha256`"),
     (f"keys: [{{name: a, key: {SECRET}, keySha256: b}}]", "either `key` or `keySha256`"),
-    ("keys: [{name: a, key: ''}]", "keys[0].key must be text"),
-    ("keys: [{name: a, key: 123456789}]", "quote it"),
+    ("keys: [{name: a, key: ''}]", "keys[0].key must be one word"),
+    ("keys: [{name: a, key: 123456789}]", "a number in quotes"),
     ("keys: [{name: a, key: 2024-99-99}]", "not valid YAML"),
     (f"keys: [{{name: a, key: 'two {SECRET}'}}]", "one word"),
     ('keys: [{name: a, key: "\\ud800"}]', "one word"),
@@ -137,7 +137,7 @@ def test_nothing_of_a_key_is_shown_by_what_holds_it() -> None:
 
 def test_a_flag_that_no_client_could_send() -> None:
     for wrong in ("two words", "schlüssel", ""):
-        with pytest.raises(InvalidKeys, match="--api-key key1"):
+        with pytest.raises(InvalidKeys, match="--api-key: key1 must be one word"):
             keys.of_flags([wrong])
-    with pytest.raises(InvalidKeys, match="key1 and key2 are the same key"):
+    with pytest.raises(InvalidKeys, match="--api-key: key1 and key2 are the same key"):
         keys.of_flags(["a", "a"])
