@@ -61,11 +61,11 @@ class ChatTemplate:
         `variables` are the client's (`enable_thinking` …): JSON, within bounds, none of the template's own.
         """
         self.check_variables(variables)
-        prepared = [self._prepared(message) for message in messages]
         if continue_final_message:
             if add_generation_prompt:
                 raise TemplateRefused("continue_final_message and add_generation_prompt are not to be had together.")
-            prepared = _open_ended(prepared)
+            messages = _open_ended(messages)
+        prepared = [self._prepared(message) for message in messages]
         template = self._tool_use if tools else self._plain
         own = {"messages": prepared, "tools": list(tools) if tools else None, "documents": None}
         prompt = self._render(template, own | variables | {"add_generation_prompt": add_generation_prompt})

@@ -279,6 +279,12 @@ def test_scores_that_do_not_match_the_tokens_are_refused() -> None:
         from_metadata(spm(scores=[0.0]), "x.gguf")
 
 
+def test_a_second_template_for_tools() -> None:
+    made = from_metadata(spm() | {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": "tools"}, "x")
+    assert (made.chat_template, made.tool_template) == ("plain", "tools")
+    assert from_metadata(spm(), "x").tool_template is None
+
+
 # --- through files ---
 
 

@@ -93,7 +93,8 @@ def test_the_chat_template_of_the_settings(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path)
     assert load(folder).chat_template == CHAT_TEMPLATE
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
-    assert load(folder, chat_template=named).chat_template == "plain"
+    both = load(folder, chat_template=named)
+    assert (both.chat_template, both.tool_template) == ("plain", "tools")
     assert load(folder, chat_template=named[:1]).chat_template == "tools"
     assert load(folder, chat_template=None).chat_template is None
 
@@ -101,7 +102,18 @@ def test_the_chat_template_of_the_settings(tmp_path: Path) -> None:
 def test_a_chat_template_in_a_file_of_its_own_wins(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path)
     (folder / "chat_template.jinja").write_text("from the file")
-    assert load(folder).chat_template == "from the file"
+    assert (load(folder).chat_template, load(folder).tool_template) == ("from the file", None)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    assert (load(folder).chat_template, load(folder).tool_template) == ("from the file", "with tools")
+
+
+def test_a_template_that_is_no_text_is_named(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path)
+    (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(PagemillError, match=r"chat_template\.jinja can't be read") as error:
+        load(folder)
+    assert error.value.failure.reason is FailureReason.MODEL_INVALID
 
 
 def test_a_model_without_tokenizer_json_is_refused(tmp_path: Path) -> None:
