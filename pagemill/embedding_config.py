@@ -8,7 +8,7 @@ is refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -37,6 +37,22 @@ class EmbeddingConfig:
     max_length: int | None = None  # tokens of a text, special ones included; None: what the model allows
     lower_case: bool = False  # before the tokenizer, whatever that does itself
     prompt: str = ""  # put before every text
+    size: int = 0  # numbers of a vector; 0: not known yet
+    shorter: frozenset[int] = frozenset()  # sizes that it may be cut to, as it was trained to bear (Matryoshka)
+
+    def prepared(self, text: str) -> str:
+        """What the tokenizer gets."""
+        text = self.prompt + text
+        return text.lower() if self.lower_case else text
+
+    def sized(self, hidden_size: int, raw: Mapping[str, Any]) -> EmbeddingConfig:
+        """The same with what `config.json` says of sizes, spelled as vLLM reads it. What isn't a size is left out."""
+        named = raw.get("matryoshka_dimensions")
+        if isinstance(named, list):
+            sizes = [size for size in named if isinstance(size, int) and 0 < size < hidden_size]
+        else:
+            sizes = list(range(1, hidden_size)) if raw.get("is_matryoshka") else []
+        return replace(self, size=hidden_size, shorter=frozenset(sizes))
 
 
 LAST_TOKEN = EmbeddingConfig("lasttoken")  # a decoder's, unless its files say otherwise

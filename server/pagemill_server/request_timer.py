@@ -66,6 +66,8 @@ class RequestTimer:
             self._metrics.count_corrupted()
         if output.tokens and output.index in self._open:
             self._tokens(sequence, len(output.tokens))
+        if output.embedding is not None:
+            sequence.last = self._times.last = self._clock()
 
     def _tokens(self, sequence: _Sequence, count: int) -> None:
         now = self._clock()
@@ -99,6 +101,8 @@ class RequestTimer:
     def _observe_sequence(self, sequence: _Sequence) -> None:
         observe, arrival, first = self._observe, self._request.arrival, sequence.first
         if first is None:  # no token was asked for
+            if sequence.last:
+                self._observe_embedding(sequence)
             return
         self._longest = max(self._longest, sequence.tokens)
         scheduled = first if sequence.scheduled is None else sequence.scheduled
@@ -110,6 +114,12 @@ class RequestTimer:
         if sequence.tokens > 1:
             observe(names.REQUEST_TIME_PER_OUTPUT_TOKEN, (sequence.last - first) / (sequence.tokens - 1))
         observe(names.REQUEST_GENERATION_TOKENS, sequence.tokens)
+
+    def _observe_embedding(self, sequence: _Sequence) -> None:
+        scheduled = sequence.last if sequence.scheduled is None else sequence.scheduled
+        self._observe(names.E2E_LATENCY, sequence.last - self._request.arrival)
+        self._observe(names.QUEUE_TIME, max(0.0, scheduled - self._request.arrival))
+        self._observe(names.INFERENCE_TIME, sequence.last - scheduled)
 
     def _observe_request(self) -> None:
         observe, prompt = self._observe, len(self._request.prompt_token_ids)

@@ -16,7 +16,8 @@ def embedding_config(files: ModelFiles, task: str) -> EmbeddingConfig | None:
     if isinstance(files.config, EncoderConfig):
         if task == "generate":
             raise _refuse(files, "it is an encoder, which makes embeddings and generates no text")
-        return files.embedding
+        assert files.embedding is not None, "inspect gives every encoder one"
+        return _sized(files.embedding, files)
     if task == "generate" and files.config.headless:
         raise _refuse(files, "it was saved without its output head, and makes embeddings only")
     if task == "generate" or (task == "auto" and files.embedding is None):
@@ -24,7 +25,11 @@ def embedding_config(files: ModelFiles, task: str) -> EmbeddingConfig | None:
     config = files.embedding or LAST_TOKEN
     if config.pooling != "lasttoken":
         raise _refuse(files, f"its files ask for {config.pooling} pooling, and a decoder's is the last token's state")
-    return config
+    return _sized(config, files)
+
+
+def _sized(config: EmbeddingConfig, files: ModelFiles) -> EmbeddingConfig:
+    return config.sized(files.config.hidden_size, files.config.extra)
 
 
 def _refuse(files: ModelFiles, why: str) -> PagemillError:

@@ -16,6 +16,7 @@ from pagemill_server.api.answers import on_api_error, on_bug, on_http_error
 from pagemill_server.api.auth import ApiKeys
 from pagemill_server.api.chat import ChatCompletions
 from pagemill_server.api.completions import Completions
+from pagemill_server.api.embeddings import Embeddings
 from pagemill_server.api.responses.endpoint import Responses, not_stored
 from pagemill_server.api.service import Service
 from pagemill_server.api.status import Status
@@ -28,6 +29,7 @@ def make_app(service: Service, traces: Traces | None = None) -> AccessLog:
         routes=[
             Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
             Route("/v1/completions", Completions(service), methods=["POST"]),
+            Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
             Route("/v1/responses", Responses(service), methods=["POST"]),
             Route("/v1/responses/{id:path}", not_stored, methods=["GET", "POST", "DELETE"]),
             Route("/v1/models", status.models),

@@ -39,6 +39,17 @@ CHAT = _SHARED | {
     "documents": ([],),
 }
 
+# vLLM's words beside OpenAI's.
+EMBEDDINGS: dict[str, tuple[Any, ...]] = {
+    "messages": (),
+    "truncation_side": ("right",),
+    "use_activation": (),
+    "normalize": (),
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "mm_processor_kwargs": ({},),
+}
+
 MESSAGE: dict[str, tuple[Any, ...]] = {"audio": (), "annotations": ([],)}
 
 

@@ -18,6 +18,7 @@ from pagemill_server.api.sampling import Asked, refusal
 from pagemill_server.api.service import Loaded
 from pagemill_server.engine.errors import InvalidSampling
 from pagemill_server.engine.request import AddRequest, SamplingParams
+from pagemill_server.engine.token_ids import unknown_id
 from pagemill_server.errors import BadRequest
 
 MAX_PROMPT_LOGPROBS = 4_000_000  # in one response: prompts' tokens times choices times what each shows
@@ -40,6 +41,14 @@ class Origin:
         # A salt comes out of JSON, which can hold half of a surrogate pair.
         spelt = (asked or "").encode("utf-8", "surrogatepass")
         return hashlib.sha256(b"pagemill salt 1\0" + self.salt.encode() + b"\0" + spelt).hexdigest()
+
+    def sender(self, user: str | None) -> str:
+        """A user is somebody below the client that sends the name, for a client can name anybody. Short: policies remember it."""
+        if not user:
+            return self.client
+        if len(user) > _MAX_USER_CHARACTERS:
+            user = hashlib.sha256(user.encode()).hexdigest()
+        return f"{self.client}/{user}" if self.client else user
 
     def priority(self, asked: int | None) -> int:
         """Raises BadRequest for one that the key may not have; without one it gets the best that is no better than 0."""
@@ -87,8 +96,7 @@ def _encode(loaded: Loaded, prompt: str) -> tuple[int, ...]:
 
 def _checked(loaded: Loaded, ids: tuple[int, ...]) -> tuple[int, ...]:
     size = loaded.limits.vocab_size
-    if min(ids) < 0 or max(ids) >= size:
-        wrong = next(token for token in ids if not 0 <= token < size)
+    if (wrong := unknown_id(ids, size)) is not None:
         raise BadRequest(f"Token id {wrong} is not in the model's vocabulary of {size}.", param="prompt")
     return ids
 
@@ -118,7 +126,7 @@ def make_job(
             _with_length(sampling, _max_tokens(loaded, len(prompt), asked), asked),
             origin.arrival,
             cache_salt=origin.cache_salt(body.cache_salt),
-            client=_client(origin.client, body.user),
+            client=origin.sender(body.user),
             priority=priority,
             deadline=deadline,
         )
@@ -184,12 +192,3 @@ def _check_prompt_logprobs(tokens: int, prompt_logprobs: int | None, asked: Aske
             "said. Ask for fewer beside each token, for fewer choices, or for fewer prompts.",
             param="prompt_logprobs" if prompt_logprobs is not None else "echo",
         )
-
-
-def _client(client: str, user: str | None) -> str:
-    """A user is somebody below the client that sends the name, for a client can name anybody. Kept short: policies remember it."""
-    if not user:
-        return client
-    if len(user) > _MAX_USER_CHARACTERS:
-        user = hashlib.sha256(user.encode()).hexdigest()
-    return f"{client}/{user}" if client else user

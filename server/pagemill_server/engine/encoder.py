@@ -20,6 +20,7 @@ from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence, Sch
 from pagemill_server.engine.sequence import Sequence
 from pagemill_server.engine.snapshot import LISTED, Snapshot, waiting_views
 from pagemill_server.engine.step_model import StepModel, StepShape
+from pagemill_server.engine.token_ids import unknown_id
 from pagemill_server.engine.waiting import WaitingQueue
 
 logger = logging.getLogger(__name__)
@@ -67,9 +68,8 @@ class EncoderEngine:
             raise EmbedsOnly
         if len(prompt) > self.limits.max_model_len:
             raise TextTooLong(len(prompt), self.limits.max_model_len)
-        for token_id in (min(prompt), max(prompt)):
-            if not 0 <= token_id < self.limits.vocab_size:
-                raise UnknownTokenId(token_id, self.limits.vocab_size)
+        if (wrong := unknown_id(prompt, self.limits.vocab_size)) is not None:
+            raise UnknownTokenId(wrong, self.limits.vocab_size)
 
     def add(self, request: AddRequest) -> None:
         """Queue a text. Raises RequestRefused, EngineDead; a request_id that is in use is a programmer's mistake."""

@@ -25,6 +25,7 @@ from pagemill_server.engine.sequence import Sequence, draw_seed
 from pagemill_server.engine.snapshot import Snapshot
 from pagemill_server.engine.step_model import StepModel, StepShape
 from pagemill_server.engine.tier_costs import MeasuredCosts, TierCosts
+from pagemill_server.engine.token_ids import unknown_id
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +97,8 @@ class Engine:
             by_model = self.limits.max_model_len <= self.kv_cache.capacity
             limited_by = "the context length (max_model_len)" if by_model else "the whole KV cache"
             raise RequestTooLarge(len(prompt), self.max_sequence_len, limited_by, room)
-        for token_id in (min(prompt), max(prompt)):
-            if not 0 <= token_id < self.limits.vocab_size:
-                raise UnknownTokenId(token_id, self.limits.vocab_size)
+        if (wrong := unknown_id(prompt, self.limits.vocab_size)) is not None:
+            raise UnknownTokenId(wrong, self.limits.vocab_size)
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises RequestRefused, EngineDead; a request_id that is in use is a programmer's mistake."""

@@ -52,8 +52,7 @@ def encode_for_embedding(
 ) -> tuple[int, ...]:
     """The token ids of one text, prepared as the model's files say; the first `keep` of them where it is longer."""
     if isinstance(prompt, str):
-        text = config.prompt + prompt
-        prompt = text.lower() if config.lower_case else text
+        prompt = config.prepared(prompt)
         if keep is not None:
             return tokenizer.encode_truncated(_checked(prompt, place), keep)
     return encode(tokenizer, prompt, place)[:keep]
