@@ -23,7 +23,8 @@ from pagemill.model_ref import ModelRef
 DEFAULT_ENDPOINT = "https://huggingface.co"
 TIMEOUT = 30.0  # seconds without a byte
 _WANTED = (".json", ".safetensors", ".jinja", ".model")
-_POOLING = re.compile(r"\d+_\w+/config\.json")  # how an embedding model's steps after the transformer are done
+# In folders: how an embedding model's steps after the transformer are done, and a chat template for conversations with tools.
+_BELOW = re.compile(r"\d+_\w+/config\.json|additional_chat_templates/tool_use\.jinja")
 _OWN_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")  # others are copies (consolidated) or adapters
 
 
@@ -149,7 +150,7 @@ def _file(entry: Mapping[str, Any]) -> HubFile:
 def _wanted(files: tuple[HubFile, ...], repo: str) -> tuple[HubFile, ...]:
     """What serving takes: weights as safetensors (else one GGUF), configs, tokenizer and template; no pickles."""
     top = [file for file in files if "/" not in file.name]
-    chosen = [file for file in files if _POOLING.fullmatch(file.name) or (file in top and file.name.endswith(_WANTED))]
+    chosen = [file for file in files if _BELOW.fullmatch(file.name) or (file in top and file.name.endswith(_WANTED))]
     if any(_OWN_WEIGHTS.fullmatch(file.name) for file in chosen):
         return tuple(f for f in chosen if not f.name.endswith(".safetensors") or _OWN_WEIGHTS.fullmatch(f.name))
     if any(file.name.endswith(".safetensors") for file in chosen):

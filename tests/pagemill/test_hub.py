@@ -273,6 +273,11 @@ def test_which_files_are_fetched(server: HubServer, environ: dict[str, str]) -> 
     server.repos["org/copies"] = copies | {"tokenizer.json": b"{}", "chat_template.jinja": b"", "x.gguf": b"GGUF"}
     fetched = {path.name for path in pull(environ, "org/copies").glob("[!.]*")}
     assert fetched == {"model.safetensors", "tokenizer.json", "chat_template.jinja"}
+    templates = {"chat_template.jinja": b"", "additional_chat_templates/tool_use.jinja": b"t", "assets/x.jinja": b""}
+    server.repos["org/templates"] = {"model.safetensors": b"w"} | templates
+    folder = pull(environ, "org/templates")
+    assert (folder / "additional_chat_templates" / "tool_use.jinja").read_bytes() == b"t"
+    assert not (folder / "assets").exists()
 
 
 @pytest.mark.parametrize(
