@@ -20,6 +20,7 @@ from pagemill_server.api.embeddings import Embeddings
 from pagemill_server.api.responses.endpoint import Responses, not_stored
 from pagemill_server.api.service import Service
 from pagemill_server.api.status import Status
+from pagemill_server.api.tokenize import Detokenize, Tokenize
 from pagemill_server.errors import ApiError
 
 
@@ -30,6 +31,8 @@ def make_app(service: Service, traces: Traces | None = None) -> AccessLog:
             Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
             Route("/v1/completions", Completions(service), methods=["POST"]),
             Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
+            Route("/tokenize", Tokenize(service), methods=["POST"]),
+            Route("/detokenize", Detokenize(service), methods=["POST"]),
             Route("/v1/responses", Responses(service), methods=["POST"]),
             Route("/v1/responses/{id:path}", not_stored, methods=["GET", "POST", "DELETE"]),
             Route("/v1/models", status.models),

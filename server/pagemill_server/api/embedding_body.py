@@ -35,6 +35,8 @@ class EmbeddingBody(Body):
     # vLLM's.
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None  # -1: to what the model takes
     add_special_tokens: bool | None = None
+    normalize: bool | None = None  # to length 1; null: as the model's files say
+    use_activation: bool | None = None  # vLLM's newer word for it
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_SALT_CHARACTERS)] | None = None
     # Ours.
@@ -54,7 +56,19 @@ class EmbeddingBody(Body):
 
 def parse_embedding(raw: Mapping[str, Any]) -> EmbeddingBody:
     """Raises BadRequest."""
-    return validated(EmbeddingBody, neutral.without_neutral(raw, neutral.EMBEDDINGS))
+    body = validated(EmbeddingBody, neutral.without_neutral(raw, neutral.EMBEDDINGS))
+    if {body.normalize, body.use_activation} == {True, False}:
+        raise BadRequest("normalize and use_activation differ; send one of them.", param="normalize")
+    return body
+
+
+def normalized(config: EmbeddingConfig, body: EmbeddingBody) -> bool:
+    """Whether vectors are made as long as 1."""
+    asked = body.use_activation if body.normalize is None else body.normalize
+    if asked is False and config.normalize:
+        param = "use_activation" if body.normalize is None else "normalize"
+        raise BadRequest(f"This model's vectors come normalised; leave {param} out.", param=param, code="invalid_value")
+    return config.normalize if asked is None else asked
 
 
 def texts_of(loaded: Loaded, config: EmbeddingConfig, body: EmbeddingBody) -> list[tuple[int, ...]]:

@@ -16,9 +16,8 @@ from typing import Any
 
 import orjson
 
-from pagemill.embedding_config import EmbeddingConfig
 from pagemill_server.api.body import parse_object
-from pagemill_server.api.embedding_body import parse_embedding, size_of, texts_of
+from pagemill_server.api.embedding_body import normalized, parse_embedding, size_of, texts_of
 from pagemill_server.api.endpoint import Call, Endpoint
 from pagemill_server.api.generate import check_ended
 from pagemill_server.api.prepare import Origin
@@ -42,8 +41,8 @@ class EmbeddingJob:
     id: str
     model: str  # the served name
     requests: tuple[AddRequest, ...]  # one a text
-    config: EmbeddingConfig
     size: int  # numbers of each vector
+    normalize: bool  # what was cut, or never was normalised
     base64: bool  # instead of JSON's numbers
 
     @property
@@ -64,7 +63,7 @@ class Embeddings(Endpoint):
     def _prepare(self, loaded: Loaded, raw: Mapping[str, Any], origin: Origin) -> EmbeddingJob:
         body = parse_embedding(raw)
         model, config = self.service.name_of(body.model), loaded.embedding_as()
-        size = size_of(config, body.dimensions)
+        size, normalize = size_of(config, body.dimensions), normalized(config, body)
         job_id = f"embd-{uuid.uuid4().hex}"
         deadline = None if body.deadline_ms is None else origin.arrival + body.deadline_ms / 1000
         requests = tuple(
@@ -81,7 +80,8 @@ class Embeddings(Endpoint):
             )
             for place, text in enumerate(texts_of(loaded, config, body))
         )
-        return EmbeddingJob(job_id, model, requests, config, size, base64=body.encoding_format == "base64")
+        anew = normalize and (size < config.size or not config.normalize)
+        return EmbeddingJob(job_id, model, requests, size, normalize=anew, base64=body.encoding_format == "base64")
 
     async def _run(self, loaded: Loaded, job: EmbeddingJob, record: Record) -> list[Vector]:
         """The engine's vectors. Leaving early, in any way, takes back what is still queued."""
@@ -120,15 +120,10 @@ def _body(job: EmbeddingJob, vectors: Sequence[Vector]) -> dict[str, Any]:
 
 
 def _spelled(job: EmbeddingJob, vector: Vector) -> list[float] | str:
-    cut = vector if job.size == len(vector) else _shortened(vector, job.size, normalize=job.config.normalize)
+    cut = vector[: job.size]
+    if job.normalize and (length := math.hypot(*cut)):
+        cut = [number / length for number in cut]
     return _in_base64(cut) if job.base64 else list(cut)
-
-
-def _shortened(vector: Vector, size: int, *, normalize: bool) -> Vector:
-    """The first numbers; to length 1 again, where the whole has it."""
-    first = vector[:size]
-    length = math.hypot(*first) if normalize else 1.0
-    return [number / length for number in first] if length else first
 
 
 def _in_base64(vector: Vector) -> str:

@@ -67,6 +67,8 @@ class Call:
 class Endpoint(ABC):
     """One route; see the module's docstring."""
 
+    queues = True  # it needs the engine, and is refused where too much waits
+
     def __init__(self, service: Service) -> None:
         self.service = service
 
@@ -79,7 +81,8 @@ class Endpoint(ABC):
         origin = self._origin(scope, key)
         with self.service.quotas.visit(key) as visit:  # this and what follows before its body is read
             loaded = self.service.admit()
-            self.service.check_queue(loaded, 1, 0)
+            if self.queues:
+                self.service.check_queue(loaded, 1, 0)
             with self.service.counting():
                 try:
                     body = await read_body(scope, receive, self.service.body_limits)

@@ -43,8 +43,6 @@ CHAT = _SHARED | {
 EMBEDDINGS: dict[str, tuple[Any, ...]] = {
     "messages": (),
     "truncation_side": ("right",),
-    "use_activation": (),
-    "normalize": (),
     "embed_dtype": ("float32",),
     "endianness": ("native", "little"),
     "mm_processor_kwargs": ({},),

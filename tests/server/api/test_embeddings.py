@@ -17,6 +17,7 @@ import pytest
 from pagemill_server import LLM
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.settings import Settings
+from tests.pagemill.sample_encoders import POOLING, TRANSFORMER
 from tests.server.api.running import NAME, Running, serving, settings_for, until
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_bert import MAX_LENGTH, write_tiny_encoder
@@ -131,8 +132,17 @@ def test_values_that_ask_for_nothing(server: Running) -> None:
         priority=3,
         cache_salt="s",
         deadline_ms=1000,
-        normalize=None,
+        normalize=True,
+        use_activation=None,
     )
+
+
+def test_vectors_that_the_files_leave_long_are_normalised_when_asked(tmp_path: Path) -> None:
+    with serving(write_tiny_encoder(tmp_path, sentence={"modules": [TRANSFORMER, POOLING]})) as long:
+        (raw,), (same,), (short,) = (vectors(long, "a cat", normalize=asked) for asked in (None, False, True))
+    assert raw == same
+    assert math.hypot(*raw) != pytest.approx(1)
+    assert short == pytest.approx([number / math.hypot(*raw) for number in raw])
 
 
 # Sizes.
@@ -195,7 +205,9 @@ def test_one_that_names_no_sizes_is_cut_to_any(matryoshka: Running) -> None:
         ({"input": "a", "truncate_prompt_tokens": 49}, "truncate_prompt_tokens", "from 1 to the 48 tokens"),
         ({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "greater than or equal to -1"),
         ({"input": "a", "temperature": 1}, "temperature", "Unknown parameter"),
-        ({"input": "a", "normalize": False}, "normalize", "not supported"),
+        ({"input": "a", "normalize": False}, "normalize", "come normalised; leave normalize out"),
+        ({"input": "a", "use_activation": False}, "use_activation", "leave use_activation out"),
+        ({"input": "a", "use_activation": False, "normalize": True}, "normalize", "differ"),
         ({"input": "a", "messages": []}, "messages", "not supported"),
     ],
 )
