@@ -44,13 +44,18 @@ def value(cursor: Cursor, mend: bool = False) -> Reading[bool]:
             return False
 
 
-def string(cursor: Cursor, mend: bool = False) -> Reading[str | None]:
-    """Reads a string; its value, or None where none comes. Only for what is held: a value's own text is not taken meanwhile."""
+def string(cursor: Cursor) -> Reading[str | None]:
+    """Reads a string; its value, or None where none comes, or one that is no Unicode. Only where nothing is taken meanwhile."""
     place = cursor.at
-    if not (yield from _string(cursor, mend)):
+    if not (yield from _string(cursor, False)):
         return None
-    text: str = json.loads(cursor.since(place), strict=False)
-    return text
+    return text_of(cursor.since(place))
+
+
+def text_of(literal: str) -> str | None:
+    """What a string stands for; None for half a surrogate pair, which no answer could be encoded with."""
+    text: str = json.loads(literal, strict=False)
+    return text if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text) else None
 
 
 def ends(cursor: Cursor, mark: str) -> Reading[bool]:

@@ -20,7 +20,7 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")  # templates read th
 _PROBE = "PAGEMILL_PROBE"
 _ASKS_FOR_NULL = re.compile(r"\bcontent\b['\"]?\]?\s*(is|==|!=)\s*(not\s+)?(none|None)\b")
 _OWN = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token"})
-_ELSEWHERE = frozenset({"chat_template", "tokenize", "return_dict"})  # arguments of apply_chat_template, no variables
+_ELSEWHERE = frozenset({"chat_template", "tokenize", "return_dict", "self"})  # arguments in Python, no variables
 _MOST_VALUES, _MOST_CHARACTERS, _DEEPEST = 1_000, 100_000, 16  # of a client's variables
 
 

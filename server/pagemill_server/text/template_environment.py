@@ -51,7 +51,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """The text. Raises whatever the template does, and TemplateRuntimeError when it takes too much."""
         parts, size = [], 0
         with self._limited():
-            for part in template.generate(**variables):
+            for part in template.generate(variables):
                 self._check_time()
                 parts.append(part)
                 size += len(part)

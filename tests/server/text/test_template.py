@@ -142,6 +142,7 @@ def test_variables_are_the_clients() -> None:
         ({"messages": []}, "can't set messages"),
         ({"bos_token": "", "tools": []}, "can't set bos_token, tools"),
         ({"raise_exception": 1}, "can't set raise_exception"),
+        ({"self": 1}, "can't set self"),
         ({"namespace": 1}, "can't set namespace"),
         ({"chat_template": "{{ 1 }}"}, "can't set chat_template"),
         ({"a": "x" * 200_000}, "hold too much"),

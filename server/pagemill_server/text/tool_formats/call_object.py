@@ -83,12 +83,10 @@ def _object_text(text: str) -> str | None:
     """Arguments that came before the name, or as a string that holds them, or as null: the text of an object, or None."""
     if text.startswith("{"):
         return text
-    value = json.loads(text, strict=False)
-    if value is None:
+    if text == "null":
         return "{}"
-    if isinstance(value, str):
-        try:
-            return value if isinstance(json.loads(value), dict) else None
-        except (ValueError, RecursionError):
-            return None
-    return None
+    inner = json_reading.text_of(text) if text.startswith('"') else None
+    try:
+        return inner if inner is not None and isinstance(json.loads(inner), dict) else None
+    except (ValueError, RecursionError):
+        return None

@@ -34,6 +34,8 @@ def read(text: str, size: int = 10_000) -> Parsed:
         ('<tool_call>{"name": "f", "arguments": [1]}', '<tool_call>{"name": "f", "arguments": [1]}', ()),
         ('<tool_call>{"name": "f", "arguments": "x"}', '<tool_call>{"name": "f", "arguments": "x"}', ()),
         ('<tool_call>{"name": "", "arguments": {}}', '<tool_call>{"name": "", "arguments": {}}', ()),
+        ('<tool_call>{"name": "\\ud800", "arguments": {}}', '<tool_call>{"name": "\\ud800", "arguments": {}}', ()),
+        ('<tool_call>{"name": "f", "arguments": "{\\ud800"}', '<tool_call>{"name": "f", "arguments": "{\\ud800"}', ()),
         (f'<tool_call>{{"name": "f", {F}', '<tool_call>{"name": "f",', (f,)),
         ("<tool_call><tool_call>{}</tool_call>", "<tool_call><tool_call>{}</tool_call>", ()),
         # What is cut off: a lone marker says nothing, half a marker may be text.
