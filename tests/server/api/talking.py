@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from pagemill_server.api import conversation
 from pagemill_server.api.chat import ChatCompletions
@@ -31,28 +32,37 @@ QWEN = (
     "{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
     "{%- endif %}"
 )
+MISTRAL = (  # its markers are tokens of their own
+    "{%- if tools %}{{ '[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{%- endif %}"
+    "{%- for message in messages %}{{ '[INST]' + (message.content or '') }}"
+    "{%- for call in message.tool_calls or [] %}{{ '[TOOL_CALLS]' + call.function.name }}{%- endfor %}{{ '[/INST]' }}"
+    "{%- endfor %}"
+)
 OPENED = (  # the prompt opens the thoughts, as DeepSeek's and QwQ's do
     "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}"
 )
 
 
-def write_model(folder: Path, template: str) -> Path:
-    """A context of 4096 tokens, so that a long tool list fits."""
+def write_model(folder: Path, template: str, special: Sequence[str] = ()) -> Path:
+    """A context of 4096 tokens, so that a long tool list fits. `special` are tokens of the tokenizer beside the bytes."""
     write_tiny_llama(folder, max_position_embeddings=4096)
     (folder / "chat_template.jinja").write_text(template)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
 @contextmanager
-def serving_template(folder: Path, template: str, **options: Any) -> Iterator[Running]:
-    with serving(write_model(folder, template), **options) as running:
+def serving_template(folder: Path, template: str, special: Sequence[str] = ()) -> Iterator[Running]:
+    with serving(write_model(folder, template, special)) as running:
         yield running
 
 
 def says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Whatever is asked of the model by chat, it says this: a grammar of one choice, in place of any."""
-    monkeypatch.setattr(conversation, "_grammar", lambda *_: grammar.compile(grammar.choice([text])))
+    """Whatever is asked of the model by chat, it says this: a grammar of one text, in place of any."""
+    monkeypatch.setattr(conversation, "_grammar", lambda *_: grammar.compile(grammar.literal(text)))
 
 
 def job_of(server: Running, body: dict[str, Any]) -> Job:

@@ -23,12 +23,24 @@ PART = st.fixed_dictionaries({"type": st.sampled_from(["text", "image_url"]), "t
 MESSAGE = st.fixed_dictionaries(
     {},
     optional={
-        "role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "x"]) | ANYTHING,
+        "role": st.sampled_from(["system", "developer", "user", "assistant", "tool", "function", "x"]) | ANYTHING,
         "content": TEXT | st.none() | st.lists(PART, max_size=2) | ANYTHING,
         "name": st.none() | TEXT,
-        "tool_calls": st.none() | ANYTHING,
+        "tool_calls": st.none()
+        | st.lists(
+            st.fixed_dictionaries({"id": TEXT, "function": st.fixed_dictionaries({"name": TEXT, "arguments": TEXT})})
+        )
+        | ANYTHING,
+        "tool_call_id": st.none() | TEXT,
+        "reasoning": st.none() | TEXT,
     },
 )
+FUNCTION = st.fixed_dictionaries(
+    {"name": st.sampled_from(["a", "b", "a b"])},
+    optional={"parameters": st.just({"type": "object"}) | ANYTHING, "strict": st.booleans(), "description": TEXT},
+)
+TOOL = st.fixed_dictionaries({"type": st.just("function"), "function": FUNCTION})
+NAMED = {"type": "function", "function": {"name": "a"}}
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "model": st.sampled_from([NAME, "alias", "other", None]),
     "temperature": st.sampled_from([0, 0.5, 1, 2, -1, None]),
@@ -59,6 +71,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "user": TEXT | ANYTHING,
     "metadata": st.none() | ANYTHING,
     "logit_bias": st.dictionaries(st.integers(-1, 270).map(str), st.integers(-101, 101), max_size=3) | st.none(),
+    "tools": st.lists(TOOL, max_size=2) | ANYTHING,
+    "tool_choice": st.sampled_from(["none", "auto", "required", "x", None]) | st.just(NAMED) | ANYTHING,
+    "parallel_tool_calls": st.booleans() | st.none(),
+    "functions": st.lists(FUNCTION, max_size=2) | st.none(),
+    "function_call": st.sampled_from(["none", "auto", {"name": "a"}, None]),
+    "chat_template_kwargs": st.none() | st.dictionaries(st.sampled_from(["enable_thinking", "tools", "x"]), ANYTHING),
+    "reasoning_effort": st.sampled_from(["none", "medium", "x", None]),
+    "add_generation_prompt": st.booleans(),
+    "continue_final_message": st.booleans(),
+    "include_reasoning": st.booleans(),
     "messages": st.lists(MESSAGE, max_size=3) | ANYTHING,
     "prompt": TEXT | IDS | st.lists(TEXT | IDS, max_size=3) | ANYTHING,
 }

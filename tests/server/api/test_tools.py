@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from tests.server.api.running import NAME, Running, serving, settings_for
-from tests.server.api.talking import QWEN, job_of, prompt_of, says, serving_template
+from tests.server.api.talking import MISTRAL, QWEN, job_of, prompt_of, says, serving_template
 from tests.server.api.test_chat import events
 from tests.server.api.test_malformed import CHAT, HI, error_of
 
@@ -32,6 +32,7 @@ LOOK = {
 }
 WAIT = {"type": "function", "function": {"name": "wait"}}
 TOOLS = [LOOK, WAIT]
+AT_ONCE = {"chat_template_kwargs": {"enable_thinking": False}}  # a random model's thoughts hardly ever end
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "sky"}}\n</tool_call>'
 
 
@@ -223,12 +224,31 @@ def test_openais_older_functions(qwen: Running, monkeypatch: pytest.MonkeyPatch)
     assert "".join(call["arguments"] for call in calls) == '{"at": "sky"}'
 
 
+@pytest.mark.parametrize("special", [("[TOOL_CALLS]",), ()], ids=["a token", "text"])
+def test_a_marker_that_is_a_token_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, special: tuple[str, ...]
+) -> None:
+    text = 'hm [TOOL_CALLS][{"name": "look", "arguments": {"at": "sky"}}]'
+    with serving_template(tmp_path, MISTRAL, special) as mistral:
+        forced = told(choice_of(ask(mistral, tools=[LOOK], tool_choice="required", parallel_tool_calls=False)))
+        assert [call["name"] for call in forced["tool_calls"]] == ["look"]
+        says(monkeypatch, text)
+        whole = choice_of(ask(mistral))
+        assert told(whole)["tool_calls"] == [{"name": "look", "arguments": '{"at": "sky"}'}]
+        assert len(whole["message"]["tool_calls"][0]["id"]) == 9
+        assert joined(events(ask(mistral, stream=True))) == told(whole)
+        plain = told(choice_of(ask(mistral, tool_choice="none")))
+        assert plain["content"] == (text.replace("[TOOL_CALLS]", "") if special else text)
+
+
 # What must come, without anybody's help: the tools' own grammar on a random model.
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_call_that_must_come(qwen: Running, seed: int) -> None:
-    whole = told(choice_of(ask(qwen, tools=[LOOK], tool_choice="required", parallel_tool_calls=False, seed=seed)))
+    whole = told(
+        choice_of(ask(qwen, tools=[LOOK], tool_choice="required", parallel_tool_calls=False, seed=seed, **AT_ONCE))
+    )
     (call,) = whole["tool_calls"]
     assert call["name"] == "look"
     assert json.loads(call["arguments"])["at"] in ("sky", "sea")
@@ -237,7 +257,7 @@ def test_a_call_that_must_come(qwen: Running, seed: int) -> None:
 
 @pytest.mark.parametrize("body", [{"tool_choice": {"type": "function", "function": {"name": "look"}}}])
 def test_the_named_call(qwen: Running, body: dict[str, Any]) -> None:
-    body |= {"seed": 5}
+    body |= {"seed": 5} | AT_ONCE
     whole = told(choice_of(ask(qwen, **body)))
     assert [call["name"] for call in whole["tool_calls"]] == ["look"]
     assert whole["finish_reason"] == "tool_calls"
@@ -245,7 +265,7 @@ def test_the_named_call(qwen: Running, body: dict[str, Any]) -> None:
 
 
 def test_the_named_function(qwen: Running) -> None:
-    body = {"tools": None, "functions": [LOOK["function"]], "function_call": {"name": "look"}}
+    body = {"tools": None, "functions": [LOOK["function"]], "function_call": {"name": "look"}} | AT_ONCE
     assert choice_of(ask(qwen, **body))["message"]["function_call"]["name"] == "look"
 
 
@@ -254,7 +274,7 @@ def test_a_call_or_an_answer_of_a_given_form(qwen: Running) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     kinds = set()
     for seed in range(12):
-        whole = told(choice_of(ask(qwen, tools=[LOOK], response_format=form, seed=seed)))
+        whole = told(choice_of(ask(qwen, tools=[LOOK], response_format=form, seed=seed, **AT_ONCE)))
         if whole["tool_calls"]:
             kinds.add("call")
         else:
@@ -285,6 +305,7 @@ def test_openais_client_in_a_loop_of_two_turns(qwen: Running) -> None:
             messages=messages,
             tools=TOOLS,  # type: ignore[arg-type]
             tool_choice={"type": "function", "function": {"name": "look"}},
+            extra_body=AT_ONCE,
         )
         message = first.choices[0].message
         assert message.tool_calls
@@ -301,6 +322,7 @@ def test_openais_client_in_a_loop_of_two_turns(qwen: Running) -> None:
             messages=HI,  # type: ignore[arg-type]
             tools=TOOLS,  # type: ignore[arg-type]
             tool_choice={"type": "function", "function": {"name": "look"}},
+            extra_body=AT_ONCE,
         ) as stream:
             final = stream.get_final_completion()
         assert final.choices[0].message.tool_calls
@@ -312,6 +334,14 @@ def test_what_is_asked_for_is_compiled_before_it_waits(qwen: Running) -> None:
     assert request.sampling.grammar
     (request,) = job_of(qwen, {"messages": HI, "tools": TOOLS}).requests
     assert not request.sampling.grammar
+
+
+def test_calls_of_strict_tools_match_if_they_come(qwen: Running) -> None:
+    """`words_or_calls` of the format, as its own tests hold it."""
+    strict = {"type": "function", "function": LOOK["function"] | {"strict": True}}
+    (request,) = job_of(qwen, {"messages": HI, "tools": [strict, WAIT]}).requests
+    assert request.sampling.grammar
+    assert ask(qwen, tools=[strict, WAIT], max_tokens=20, seed=1).status_code == 200
 
 
 def test_a_client_that_hangs_up_in_a_call_frees_its_blocks(qwen: Running, monkeypatch: pytest.MonkeyPatch) -> None:
