@@ -13,6 +13,7 @@ import orjson
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
+from pagemill_server.api.nesting import MAX_DEPTH, too_deep
 from pagemill_server.api.strict_body import Body
 from pagemill_server.errors import BadRequest
 
@@ -66,6 +67,8 @@ def arguments_of(text: Any) -> dict[str, Any]:
         raise PydanticCustomError("arguments", "is not valid JSON: {trouble}", {"trouble": str(error)}) from None
     if not isinstance(arguments, dict):
         raise PydanticCustomError("arguments", "must be the JSON of an object")
+    if too_deep(arguments):
+        raise PydanticCustomError("arguments", f"is nested deeper than {MAX_DEPTH}")
     return arguments
 
 

@@ -21,6 +21,7 @@ from pagemill_server.api.tool_fields import FunctionBody, ToolBody
 from pagemill_server.errors import BadRequest
 
 MAX_PROMPTS = 256
+MAX_MESSAGES = 10_000  # each costs a template some work, however short
 MAX_CHOICES = 512  # prompts times n
 MAX_SALT_CHARACTERS = 1024
 MAX_DEADLINE_MS = 86_400_000
@@ -85,7 +86,7 @@ class SamplingFields(Body):
 
 
 class ChatBody(SamplingFields):
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None

@@ -34,8 +34,8 @@ class ThinkingMeter:
         return (tokens if self._thinks else 0) if self._tokens is None else self._tokens
 
     def _await_begin(self) -> None:
-        begun = self._text.lstrip()
-        if begun.startswith(self._begin):
+        self._text = self._text.lstrip()
+        if self._text.startswith(self._begin):
             self._thinks = True
-        elif not self._begin.startswith(begun):
+        elif not self._begin.startswith(self._text):
             self._tokens = 0

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pagemill_server.api.conversation import ToolChoice
+from pagemill_server.api.nesting import MAX_DEPTH, too_deep
 from pagemill_server.api.strict_body import Body, validated
 from pagemill_server.errors import BadRequest
 from pagemill_server.text.tools import Tool
@@ -84,6 +85,8 @@ def _tool(function: FunctionBody, where: str) -> Tool:
             code="invalid_value",
         )
     shown = function.model_dump(exclude_none=True, exclude={"strict"})  # in the order that models were trained with
+    if too_deep(parameters):
+        raise BadRequest(f"{where} is nested deeper than {MAX_DEPTH}.", param=where, code="invalid_value")
     schema = {"type": "object"} | parameters if parameters else {}
     return Tool(function.name, schema, bool(function.strict), {"type": "function", "function": shown})
 

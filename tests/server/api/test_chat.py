@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
+from pagemill_server.api import neutral
+from pagemill_server.api.protocol import ChatBody
 from tests.server.api.running import NAME, Running
 
 MESSAGES: Any = [{"role": "user", "content": "héllo"}]
@@ -167,3 +170,10 @@ def test_values_that_ask_for_nothing_are_taken(idle_server: Running) -> None:
         stream=False,
     )
     assert response.status_code == 200, response.text
+
+
+def test_the_guide_names_every_field() -> None:
+    """Also those that are taken and not needed."""
+    docs = Path(__file__).parents[3] / "docs"
+    guide = "".join((docs / f"{name}.md").read_text() for name in ("chat", "sampling"))
+    assert [name for name in (*ChatBody.model_fields, *neutral.CHAT, *neutral.MESSAGE) if f"`{name}`" not in guide] == []

@@ -138,6 +138,7 @@ ONLY_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": None}, "messages"),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
+    ({"messages": HI * 10_001}, "messages"),
     ({"messages": [1]}, "messages[0]"),
     ({"messages": [{}]}, "messages[0].role"),
     ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),

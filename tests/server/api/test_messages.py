@@ -121,6 +121,7 @@ def _arguments(text: Any) -> dict[str, Any]:
         (_arguments('{"a": NaN}'), "tool_calls[0].function.arguments", "not valid JSON"),
         (_arguments('{"a": "\\ud800"}'), "tool_calls[0].function.arguments", "not valid JSON"),
         (_arguments('{"a":' * 100_000), "tool_calls[0].function.arguments", "not valid JSON"),
+        (_arguments('{"a":' * 101 + "1" + "}" * 101), "tool_calls[0].function.arguments", "deeper than 100"),
         (_arguments({"a": 1}), "tool_calls[0].function.arguments", "string"),
         (_call(type="custom"), "tool_calls[0].type", "function"),
         (_call(function={"arguments": "{}"}), "tool_calls[0].function.name", "Missing"),

@@ -23,6 +23,13 @@ def function(name: str, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name} | more}
 
 
+def nested(depth: int) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        made = {"properties": made}
+    return made
+
+
 BOTH = [function("a"), function("b")]
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [function("b")]}}
 
@@ -41,6 +48,10 @@ def test_no_schema_is_any_object() -> None:
     assert tool.parameters == {}
     assert tool.spec == {"type": "function", "function": {"name": "a"}}
     assert other.parameters == {"type": "object", "properties": {}}
+
+
+def test_the_deepest_schema_that_is_taken() -> None:
+    read({"tools": [function("a", parameters=nested(100))]})
 
 
 @pytest.mark.parametrize(
@@ -75,6 +86,7 @@ def test_the_choice(body: dict[str, Any], names: str, choice: ToolChoice) -> Non
         ({"tools": [function("a", parameters=[])]}, "tools[0].function.parameters"),
         ({"tools": [function("b"), function("a", parameters={"type": "array"})]}, "tools[1].function.parameters"),
         ({"tools": [function("a", parameters={"type": ["object"]})]}, "tools[0].function.parameters"),
+        ({"tools": [function("a", parameters=nested(101))]}, "tools[0].function.parameters"),
         ({"tools": [function("a", mood=1)]}, "tools[0].function.mood"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": BOTH, "tool_choice": "any"}, "tool_choice"),
