@@ -125,6 +125,8 @@ class RequestTimer:
         observe, prompt = self._observe, len(self._request.prompt_token_ids)
         observe(names.REQUEST_PROMPT_TOKENS, prompt)
         observe(names.REQUEST_PREFILL_COMPUTED_TOKENS, prompt - self._cached)
+        if self._request.pooling:
+            return
         observe(names.REQUEST_MAX_GENERATION_TOKENS, self._longest)
         observe(names.REQUEST_MAX_TOKENS, self._request.sampling.max_tokens)
         observe(names.REQUEST_N, self._request.sampling.n)

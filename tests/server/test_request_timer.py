@@ -85,6 +85,24 @@ def test_what_was_cut_short_does_not_blur_the_others(metrics: Metrics, reason: F
     assert found[f"{names.E2E_LATENCY}_count"] == found[f"{names.REQUEST_GENERATION_TOKENS}_count"] == 0
 
 
+def test_a_text_that_is_embedded_has_no_tokens_to_time(metrics: Metrics) -> None:
+    request = AddRequest("r", (1, 2, 3, 4), SamplingParams(max_tokens=0), arrival=100.0, pooling=True)
+    timer = RequestTimer(metrics, request, clock=lambda: 104.0)
+    timer.output(RequestOutput("r", (), FinishReason.STOP, first_scheduled=101.0, embedding=(1.0,)))
+    timer.finish(0, FinishReason.STOP)
+    found = samples(metrics)
+    expected = {
+        names.E2E_LATENCY: 4.0,
+        names.QUEUE_TIME: 1.0,
+        names.INFERENCE_TIME: 3.0,
+        names.REQUEST_PROMPT_TOKENS: 4,
+    }
+    for name, total in expected.items():
+        assert (found[f"{name}_count"], found[f"{name}_sum"]) == (1, total), name
+    for name in (names.TIME_TO_FIRST_TOKEN, names.REQUEST_GENERATION_TOKENS, names.REQUEST_MAX_TOKENS, names.REQUEST_N):
+        assert found[f"{name}_count"] == 0, name
+
+
 def test_values_that_are_not_finite_are_counted(metrics: Metrics) -> None:
     timed(metrics, (101.0, out(error=NOT_FINITE))).finish(0, FinishReason.ERROR)
     assert samples(metrics)[names.CORRUPTED_REQUESTS] == 1

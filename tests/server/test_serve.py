@@ -26,6 +26,7 @@ from pagemill_server.loading import LoadedModel
 from pagemill_server.settings import Settings
 from tests.server.api.running import settings_for, until
 from tests.server.tiny import write_tiny_llama
+from tests.server.tiny_bert import write_tiny_encoder
 
 ENDLESS: dict[str, Any] = {"prompt": "a", "max_tokens": 60_000, "ignore_eos": True, "stream": True}
 
@@ -93,6 +94,19 @@ def test_it_becomes_ready_and_stops(files: ModelFiles) -> None:
         until(lambda: client.get("/ready").status_code == 200)
         assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
         it.signal()
+        it.end()
+        assert it.error is None
+
+
+def test_an_embedding_model_is_served_and_drains(tmp_path: Path) -> None:
+    with living(inspect(write_tiny_encoder(tmp_path)), lame_duck_seconds=0.5) as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        assert client.get("/health").status_code == 200
+        assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
+        it.signal()
+        until(lambda: client.get("/ready").json()["phase"] == "Draining")
+        served = client.post("/v1/embeddings", json={"input": "a"})
+        assert (served.status_code, served.headers["connection"]) == (200, "close")
         it.end()
         assert it.error is None
 
