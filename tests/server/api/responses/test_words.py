@@ -15,8 +15,8 @@ from pagemill_server.engine.request import FinishReason, SampledToken
 from pagemill_server.text.message import Words
 from pagemill_server.text.reasoning import REASONING_FORMATS, reasoning_parser
 
-ANSWER = "<think>\nA <b> thought\n</think>\n\nwords <and> more"
-TOKENS = ["<think>", "\nA <", "b> thought\n", "</", "think>\n", "\nwo", "rds <", "and> ", "more"]
+ANSWER = "<think>\nA <b> thought\n</think>\n\nthink <and> more"
+TOKENS = ["<think>", "\nA <", "b> thought\n", "</", "think>\n", "\nth", "ink <", "and> ", "more"]
 
 
 def tokens_of(parts: Sequence[str]) -> list[ShownToken]:
@@ -36,7 +36,7 @@ def said(pieces: Sequence[Piece], *, parsed: bool = True) -> tuple[str, list[int
 def test_only_words_have_tokens() -> None:
     assert "".join(TOKENS) == ANSWER
     whole = Piece(ANSWER, tuple(tokens_of(TOKENS)), FinishReason.STOP)
-    assert said([whole]) == ("words <and> more", [6, 7, 8])
+    assert said([whole]) == ("think <and> more", [6, 7, 8])
 
 
 @given(st.sets(st.integers(1, len(TOKENS) - 1)))
@@ -45,7 +45,7 @@ def test_any_cuts_between_tokens(cuts: set[int]) -> None:
     tokens = tokens_of(TOKENS)
     pieces = [Piece("".join(TOKENS[a:b]), tuple(tokens[a:b])) for a, b in pairwise(edges)]
     pieces[-1] = Piece(pieces[-1].text, pieces[-1].tokens, FinishReason.LENGTH)
-    assert said(pieces) == ("words <and> more", [6, 7, 8])
+    assert said(pieces) == ("think <and> more", [6, 7, 8])
 
 
 def test_a_token_that_comes_after_its_text() -> None:
