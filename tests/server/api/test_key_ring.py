@@ -32,7 +32,8 @@ class Secret:
         folder.mkdir()
         self._version = 0
 
-    def swap(self, **keys: str) -> None:
+    def swap(self, *, links: bool = True, **keys: str) -> None:
+        """Without `links` it stands where it does between the kubelet's two moves."""
         self._version += 1
         data = self.folder / f"..2024_{self._version}"
         data.mkdir()
@@ -40,6 +41,8 @@ class Secret:
             (data / name).write_text(content)
         (self.folder / "..tmp").symlink_to(data.name)
         os.replace(self.folder / "..tmp", self.folder / "..data")
+        if not links:
+            return
         for entry in self.folder.iterdir():
             if not entry.name.startswith(".."):
                 entry.unlink()
@@ -134,6 +137,8 @@ class TestFile:
         assert file.keys[1].max_concurrency == 2
         secret.swap(b="sk-new")
         assert names(file.look()) == ["b"]
+        secret.swap(links=False, c="sk-c", d="sk-d")
+        assert names(file.look()) == ["c", "d"]
         secret.swap()
         assert names(file.look()) == []
         assert "sk-" not in caplog.text

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pagemill_server.api.key_ring import KeyRing
+from pagemill_server.api.prepare import Origin
 from tests.server.api.running import Running, serving, until
 
 PROMPT = list(range(1, 101))  # three whole blocks of 32 tokens
@@ -178,6 +179,8 @@ class TestPriority:
         with keyed(tiny, tmp_path, "name: a, key: one, maxPriority: 5") as server:
             assert complete(server, "one").status_code == 200
             assert complete(server, "one", priority=4).status_code == 400
+        assert Origin(0, "a", max_priority=5).priority(None) == 5
+        assert Origin(0, "a", max_priority=-5).priority(None) == Origin(0, "a").priority(None) == 0
 
 
 def test_usage_by_name(tiny: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

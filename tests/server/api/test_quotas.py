@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 import pytest
+from starlette.types import Message
 
 from pagemill import metrics as names
 from pagemill_server.api.bucket import duration
+from pagemill_server.api.endpoint import Call
 from pagemill_server.api.keys import ApiKey
+from pagemill_server.api.prepare import Origin
 from pagemill_server.api.quotas import Quotas
 from pagemill_server.api.visit import Limit, Limited, Outcome
 from pagemill_server.errors import BadRequest, EngineFailed, TooManyRequests, Unavailable
@@ -242,13 +246,36 @@ class TestHeaders:
         assert duration(seconds) == spelt
 
 
-def test_a_place_is_free_before_the_last_byte_goes_out() -> None:
-    bench = Bench(max_concurrency=1, tokens_per_minute=100)
-    with bench.quotas.visit(bench.key) as visit:
-        visit.reserve(10, lambda: 5)
-        visit.leave()
-        bench.request()
-        assert bench.counters.tokens[0] == ("team", 10, 5)
+async def _whole(call: Call) -> None:
+    await call.respond(b"{}")
+
+
+async def _streamed(call: Call) -> None:
+    await call.begin_events()
+    await call.send_part(b"data")
+    await call.end()
+
+
+@pytest.mark.parametrize("answer", [_whole, _streamed])
+def test_a_place_is_free_before_the_last_byte_goes_out(answer: Callable[[Call], Awaitable[None]]) -> None:
+    bench, answered = Bench(max_concurrency=1, tokens_per_minute=100), []
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is left to receive")
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            bench.request()  # who has read it asks again
+            answered.append(message)
+
+    async def serve() -> None:
+        with bench.quotas.visit(bench.key) as visit:
+            visit.reserve(10, lambda: 5)
+            await answer(Call({"type": "http", "headers": []}, receive, send, b"", Origin(0, ""), visit))
+
+    asyncio.run(serve())
+    assert answered
+    assert bench.counters.tokens[0] == ("team", 10, 5)
     assert bench.headers()["remaining-tokens"] == "85"
     assert len(bench.counters.requests) == 2
 
