@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pagemill_server import LLM
+from tests.server.api.running import NAME, serving
 from tests.server.real_model import real_encoder
 from tests.server.tiny_bert import write_tiny_encoder
 
@@ -36,6 +37,20 @@ def difference(folder: Path, texts: list[str]) -> float:
 
 def test_all_minilm_l6_v2() -> None:
     assert difference(real_encoder().path, TEXTS) < BOUND
+
+
+def test_the_server_says_the_same_as_python() -> None:
+    path = real_encoder().path
+    with LLM(str(path)) as llm:
+        wanted = [result.outputs.embedding for result in llm.embed(TEXTS[1:], truncate_prompt_tokens=-1)]
+    with serving(path) as server:
+        more = {"truncate_prompt_tokens": -1}
+        answer = server.openai.embeddings.create(model=NAME, input=TEXTS[1:], extra_body=more)
+        count = server.openai.embeddings.create(model=NAME, input=["a cat", "a kitten"]).usage.total_tokens
+        with server.client() as client:
+            text = client.post("/detokenize", json={"tokens": [101, 1037, 4937, 102]}).json()
+    assert [tuple(entry.embedding) for entry in answer.data] == wanted
+    assert (count, text) == (8, {"prompt": "[CLS] a cat [SEP]"})  # as docs/embeddings.md has it
 
 
 @pytest.mark.parametrize("shape", [{}, {"architectures": ["RobertaModel"], "pad_token_id": 0}], ids=["bert", "roberta"])
