@@ -14,7 +14,7 @@ from pagemill_server.text.tools import Tool
 
 def conversation_of(loaded: Loaded, body: ChatBody) -> Conversation:
     generator = loaded.generating()
-    tools, choice = _functions(body) if body.functions else _tools(body)
+    tools, choice = _tools(body) if body.function_call is None and not body.functions else _functions(body)
     continued = bool(body.continue_final_message)
     if continued and body.add_generation_prompt:
         raise _refused("continue_final_message", "and add_generation_prompt exclude each other")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from pagemill_server.text.tokenizer import ModelTokenizer
 
 
+Thinking = tuple[ReasoningFormat, Stand]  # how a model marks its reasoning, and where the prompt leaves it
+
+
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     """Which tools the model may or must call."""
@@ -66,9 +69,7 @@ class Turn:
     parser: Callable[[], MessageParser] | None  # None: all of the text is words
     shown: frozenset[int]  # special tokens that must come out as text, because the parser reads them
     call_id: Callable[[], str]  # a new id for a tool call
-    thinking: Callable[[], ThinkingMeter] | None = (
-        None  # counts a choice's reasoning tokens; None: the model doesn't think
-    )
+    thinking: Callable[[], ThinkingMeter] | None = None  # counts a choice's reasoning; None: the model has none
 
 
 def turn_of(loaded: Loaded, conversation: Conversation) -> Turn:
@@ -129,19 +130,20 @@ def _rendered(generator: Generator, conversation: Conversation, tools: Sequence[
         raise BadRequest(str(refused), param=conversation.where, code="chat_template_error") from None
 
 
-def _thinks(generator: Generator, conversation: Conversation, text: str) -> tuple[ReasoningFormat, Stand] | None:
-    """How the model marks its reasoning, and whether the prompt has begun with it."""
+def _thinks(generator: Generator, conversation: Conversation, text: str) -> Thinking | None:
+    """An answer that is gone on with has its thoughts behind it, unless they are what is gone on with."""
     if generator.reasoning is None:
         return None
     last = conversation.messages[-1].get("content") if conversation.continue_final_message else None
-    return generator.reasoning, stand_of(generator.reasoning, text, last or "")
+    stand = stand_of(generator.reasoning, text, last or "")
+    return generator.reasoning, "closed" if last and stand == "untouched" else stand
 
 
 def _parser(
     generator: Generator,
     conversation: Conversation,
     tools: Sequence[Tool],
-    thinks: tuple[ReasoningFormat, Stand] | None,
+    thinks: Thinking | None,
 ) -> Callable[[], MessageParser] | None:
     form, parallel = generator.tool_format, conversation.tool_choice.parallel
 
@@ -164,7 +166,7 @@ def _grammar(
     generator: Generator,
     conversation: Conversation,
     tools: Sequence[Tool],
-    thinks: tuple[ReasoningFormat, Stand] | None,
+    thinks: Thinking | None,
 ) -> str:
     """Compiled, or refused with the name of the field that asked for it."""
     try:

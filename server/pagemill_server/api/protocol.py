@@ -158,8 +158,8 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
     check_messages(chat.messages)
     if chat.functions and chat.tools:
         raise BadRequest("functions and tools are two words for the same; send one of them.", param="functions")
-    if chat.function_call is not None and chat.tool_choice is not None:
-        raise BadRequest("function_call is older than tool_choice; send one of them.", param="function_call")
+    if chat.function_call is not None and (chat.tools or chat.tool_choice is not None):
+        raise BadRequest("function_call belongs to functions; with tools it is tool_choice.", param="function_call")
     return chat
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.api.running import Running
-from tests.server.api.talking import OPENED, QWEN, prompt_of, says, serving_template
+from tests.server.api.running import Running, serving, settings_for
+from tests.server.api.talking import OPENED, QWEN, prompt_of, says, serving_template, write_model
 from tests.server.api.test_chat import events
 from tests.server.api.test_malformed import HI, error_of
 from tests.server.api.test_tools import LOOK, choice_of, joined, told
@@ -142,6 +144,18 @@ def test_an_answer_is_continued(qwen: Running, monkeypatch: pytest.MonkeyPatch) 
     assert prompt_of(qwen, **body).endswith("<|im_start|>assistant\nOnce upon")
     says(monkeypatch, " a time")
     assert told(choice_of(ask(qwen, **body)))["content"] == " a time"
+
+
+def test_an_answer_that_is_continued_is_no_reasoning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though this model's reasoning has no marker before it."""
+    settings = settings_for(write_model(tmp_path, OPENED))
+    settings = replace(settings, chat=replace(settings.chat, reasoning_parser="deepseek_r1"))
+    with serving(tmp_path, settings=settings) as running:
+        says(monkeypatch, "hm</think>yes")
+        assert told(choice_of(ask(running)))["reasoning"] == "hm"
+        body = {"messages": [*HI, {"role": "assistant", "content": "Once"}], "continue_final_message": True}
+        says(monkeypatch, " upon")
+        assert told(choice_of(ask(running, **body)))["content"] == " upon"
 
 
 def test_a_turn_that_is_not_opened(qwen: Running) -> None:

@@ -100,6 +100,7 @@ def test_the_choice(body: dict[str, Any], names: str, choice: ToolChoice) -> Non
         ({"tools": BOTH, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
         ({"functions": [{"name": "a"}], "tools": BOTH}, "functions"),
         ({"function_call": "auto", "tool_choice": "auto"}, "function_call"),
+        ({"function_call": "auto", "tools": BOTH}, "function_call"),
     ],
 )
 def test_what_is_wrong_is_named(body: dict[str, Any], param: str) -> None:
