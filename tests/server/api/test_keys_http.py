@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.prepare import Origin
 from tests.server.api.running import Running, serving, until
+from tests.server.tiny_bert import write_tiny_encoder
 
 PROMPT = list(range(1, 101))  # three whole blocks of 32 tokens
 BODY: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 2, "ignore_eos": True}
@@ -199,6 +200,27 @@ def test_usage_by_name(tiny: Path, tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert 'pagemill:key_requests_total{engine="0",key="b",model_name="tiny/llama",outcome="aborted"} 0.0' in text
         assert "secret" not in text
     assert "secret" not in caplog.text
+
+
+def test_embeddings_count_too(tmp_path: Path) -> None:
+    encoder = write_tiny_encoder(tmp_path / "encoder")
+    with (
+        keyed(encoder, tmp_path, "name: a, key: one, tokensPerMinute: 100, weight: 2") as server,
+        server.client() as client,
+    ):
+        body = {"input": ["a cat", "two words"]}
+        answer = client.post("/v1/embeddings", json=body, headers=as_key("one"))
+        assert answer.status_code == 200, answer.text
+        used = answer.json()["usage"]["prompt_tokens"]
+        assert int(answer.headers["x-ratelimit-remaining-tokens"]) >= 100 - used
+        assert client.post("/v1/embeddings", json=body).status_code == 401
+        assert client.post("/v1/embeddings", json={"input": ["a " * 20] * 5}, headers=as_key("one")).status_code == 429
+        assert counted(server) == {
+            ("pagemill:key_prompt_tokens_total", "a"): used,
+            ("pagemill:key_requests_total", "a", "success"): 1,
+            ("pagemill:key_requests_total", "a", "refused"): 1,
+            ("pagemill:rate_limited_total", "a", "tokens"): 1,
+        }
 
 
 def test_streamed_usage_is_unstreamed(tiny: Path, tmp_path: Path) -> None:
