@@ -67,6 +67,11 @@ class Living:
         stats = self.life.service.stats()
         return 0 if stats is None else stats.num_running
 
+    def generated(self) -> int:
+        """Tokens since the start."""
+        stats = self.life.service.stats()
+        return 0 if stats is None else stats.generation_tokens
+
     def signal(self) -> None:
         self.loop.call_soon_threadsafe(self.life.stop)
 
