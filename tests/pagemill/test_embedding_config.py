@@ -1,5 +1,6 @@
 """How a text becomes one vector is what the model's files say; what we don't compute is refused by name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,24 @@ def test_a_pooling_file_that_is_missing_or_broken(tmp_path: Path) -> None:
     (folder / "modules.json").write_text("{}")
     with pytest.raises(PagemillError, match="does not hold a JSON list"):
         read(folder)
+
+
+@pytest.mark.parametrize(
+    ("raw", "shorter"),
+    [
+        ({}, ()),
+        ({"is_matryoshka": False}, ()),
+        ({"is_matryoshka": True}, range(1, 8)),
+        ({"matryoshka_dimensions": [2, 4, 8, 16, 0, "4", None]}, (2, 4)),
+        ({"is_matryoshka": True, "matryoshka_dimensions": [4]}, (4,)),
+        ({"matryoshka_dimensions": "all"}, ()),
+    ],
+)
+def test_sizes_that_a_vector_may_be_cut_to(raw: dict[str, Any], shorter: Sequence[int]) -> None:
+    config = EmbeddingConfig("mean").sized(8, raw)
+    assert (config.size, config.shorter) == (8, frozenset(shorter))
+
+
+def test_a_text_is_prepared() -> None:
+    assert EmbeddingConfig("mean").prepared("A Cat") == "A Cat"
+    assert EmbeddingConfig("mean", prompt="Query: ", lower_case=True).prepared("A Cat") == "query: a cat"
