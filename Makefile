@@ -10,7 +10,7 @@ BIN := .venv/bin
 CLIENTS := .venv-clients/bin
 # Waiting threads sleep instead of spinning: with another process on the machine, spinning costs a factor of twenty.
 export OMP_WAIT_POLICY ?= PASSIVE
-UNIT := -m "not model and not cluster and not gpu"
+UNIT := -m "not model and not cluster and not gpu and not browser"
 CODE := pagemill operator server kernels tests benchmarks examples
 
 .PHONY: help

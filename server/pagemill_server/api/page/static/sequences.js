@@ -7,7 +7,7 @@ export class SequenceList {
   #list; #title; #line; #actions;
   #lines = new Map(); // by sequence id
 
-  // `line(sequence)` makes one: {node, update}. `actions.over(id)` hears of pointer and focus, `actions.pick(id)` of a press.
+  // `line(sequence)` makes one: {node, update}. `actions` hears of `point`er, `focus` and a press (`pick`), and of lines `gone`.
   constructor(list, title, line, actions) {
     [this.#list, this.#title, this.#line, this.#actions] = [list, title, line, actions];
   }
@@ -36,10 +36,10 @@ export class SequenceList {
 
   #make(sequence) {
     const line = this.#line(sequence), { id } = sequence, { node } = line;
-    node.addEventListener("pointerenter", () => this.#actions.over(id));
-    node.addEventListener("pointerleave", () => this.#actions.over(null));
-    node.addEventListener("focusin", () => this.#actions.over(id));
-    node.addEventListener("focusout", () => this.#actions.over(null));
+    node.addEventListener("pointerenter", () => this.#actions.point(id));
+    node.addEventListener("pointerleave", () => this.#actions.point(null));
+    node.addEventListener("focusin", () => this.#actions.focus(id));
+    node.addEventListener("focusout", () => this.#actions.focus(null));
     node.querySelector("button.pick")?.addEventListener("click", () => this.#actions.pick(id));
     return line;
   }

@@ -15,13 +15,25 @@ export class View {
   #numbers = new Numbers(byId("numbers"));
   #map; #running; #waiting;
   #picked = null; // pressed, until it is pressed again or gone
-  #over = null; // under the pointer or the focus
+  #pointed = null;
+  #focused = null;
 
   constructor() {
-    const actions = { over: (id) => this.#overOne(id), pick: (id) => this.#pick(id === this.#picked ? null : id), gone: (id) => this.#gone(id) };
+    const actions = {
+      point: (id) => {
+        this.#pointed = id;
+        this.#mark();
+      },
+      focus: (id) => {
+        this.#focused = id;
+        this.#mark();
+      },
+      pick: (id) => this.#pick(id === this.#picked ? null : id),
+      gone: (id) => this.#gone(id),
+    };
     this.#map = new BlockMap(byId("map"), byId("readout"), this.#palette, (id) => this.#pick(id));
     this.#running = new SequenceList(byId("running"), byId("running-title"), runningLine, actions);
-    const none = { over() {}, pick() {}, gone() {} };
+    const none = { point() {}, focus() {}, pick() {}, gone() {} };
     this.#waiting = new SequenceList(byId("waiting"), byId("waiting-title"), waitingLine, none);
   }
 
@@ -67,24 +79,20 @@ export class View {
     byId("waiting-none").hidden = waiting.length > 0;
   }
 
-  #overOne(id) {
-    this.#over = id;
-    this.#mark();
-  }
-
   #pick(id) {
     this.#picked = id;
     this.#mark();
   }
 
   #gone(id) {
-    if (this.#over === id) this.#over = null;
+    if (this.#pointed === id) this.#pointed = null;
+    if (this.#focused === id) this.#focused = null;
     if (this.#picked === id) this.#picked = null;
     this.#mark();
   }
 
   #mark() {
-    this.#map.pick(this.#over ?? this.#picked);
+    this.#map.pick(this.#pointed ?? this.#focused ?? this.#picked);
     this.#running.pick(this.#picked);
   }
 }
