@@ -11,12 +11,14 @@ import asyncio
 import errno
 import logging
 import os
+import secrets
 import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
-from pagemill.endpoints import MODELS_ENV
+from pagemill.endpoints import MANAGEMENT_TOKEN_ENV, MODELS_ENV, PAGE_PATH
 from pagemill.model_files import models_folders
 from pagemill_operator import up_file
 from pagemill_operator.cluster.interface import Key, Manifest
@@ -80,6 +82,8 @@ class Up:
         self._port = port
         self._settings = settings
         self._queue = KeyQueue()
+        self._token = os.environ.get(MANAGEMENT_TOKEN_ENV, "").strip() or secrets.token_urlsafe(18)
+        self._pages: dict[Key, int] = {}  # the management port that was said last
         self._removing: set[asyncio.Task[None]] = set()
         self._interrupts = 0
         self._interrupted = asyncio.Event()
@@ -90,6 +94,7 @@ class Up:
             models=os.pathsep.join(str(folder) for folder in models_folders(os.environ)),
             log=_say,
             changed=self._queue.add,
+            management_token=self._token,
         )
         self._cluster.store.listen(self._show)
         loop = asyncio.get_running_loop()
@@ -182,10 +187,19 @@ class Up:
             return
         for line in changed_lines(change.old, change.new, datetime.now()):
             _say(line)
+        key = up_file.key_of(change.new)
         if became_ready(change.old, change.new):
-            key = up_file.key_of(change.new)
             port = self._cluster.front_ports()[key]
             _say(f"{datetime.now():%H:%M:%S} {key.name} answers at http://127.0.0.1:{port}/v1")
+        self._show_page(key)
+
+    def _show_page(self, key: Key) -> None:
+        """Where its first replica shows its engine: once it is ready, and again when another has taken its place."""
+        ports = self._cluster.management_ports(key)
+        if ports and self._pages.get(key) not in ports:
+            self._pages[key] = ports[0]
+            url = f"http://127.0.0.1:{ports[0]}{PAGE_PATH}#token={quote(self._token, safe='')}"
+            _say(f"{datetime.now():%H:%M:%S} {key.name} shows its engine at {url}")
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -279,6 +279,16 @@ class TestWithTheModel:
             assert re.search(pattern, said), pattern
         assert complete(up.port, 8)
 
+    def test_its_page_opens_with_the_address_that_is_said(self, running: tuple[Command, Path]) -> None:
+        up, _ = running
+        address, _, token = page_of(up.until("first shows its engine at")).partition("#token=")
+        with urllib.request.urlopen(address, timeout=10) as response:
+            assert b"<title>Pagemill</title>" in response.read()
+        assert state_of_engine(address, token)["server"]["phase"] == "Serving"
+        with pytest.raises(urllib.error.HTTPError, match="401") as caught:
+            state_of_engine(address, token + "x")
+        caught.value.close()
+
     def test_a_wrong_edit_is_said_and_the_old_one_runs_on(self, running: tuple[Command, Path]) -> None:
         up, file = running
         before = up.servers()
@@ -313,6 +323,10 @@ class TestWithTheModel:
         up.until(r"first-0 \| .*stopped")
         up.until_gone(before)
         assert len(up.servers()) == 1
+        new_pages = [line for line in up.lines if "first shows its engine at" in line][1:]
+        assert len(new_pages) == 1, "the page of the replica that came in its place"
+        address, _, token = page_of(new_pages[0]).partition("#token=")
+        assert state_of_engine(address, token)["server"]["max_model_len"] == 256
         with urllib.request.urlopen(f"http://127.0.0.1:{up.port}/v1/models", timeout=10) as response:
             assert json.load(response)["data"][0]["max_model_len"] == 256
 
@@ -336,6 +350,17 @@ class TestWithTheModel:
             for stream in streams:
                 assert stream.result()
         assert up.end() == 0
+
+
+def page_of(line: str) -> str:
+    return line.partition(" shows its engine at ")[2]
+
+
+def state_of_engine(address: str, token: str) -> dict[str, Any]:
+    request = urllib.request.Request(f"{address}debug/blocks", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        found: dict[str, Any] = json.load(response)
+    return found
 
 
 def wait_for_running(port: int, count: int) -> None:

@@ -1,7 +1,8 @@
 """The second port, which no Service exposes and which asks for a token: what an operator or a person changes on a running server.
 
 `GET /config` says what is in force and which of it is hot; `PATCH /config` changes hot settings between two steps, all of them or
-none. `GET /debug/blocks` and the page at `/` let one look inside. Each further route is an endpoint of its own in the list below. Made by `serve` where there is a `--management-port`.
+none. `GET /debug/blocks` and the page at `/`, which is open and asks for the token itself, let one look inside. Each further route
+is an endpoint of its own in the list below. Made by `serve` where there is a `--management-port`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def make_management_app(service: Service, settings: Settings, drain: Drain | Non
         exception_handlers={ApiError: on_api_error, HTTPException: on_http_error, Exception: on_bug},
     )
     app.router.redirect_slashes = False
-    return AccessLog(app, service, quiet={endpoints.DRAIN_PATH, endpoints.BLOCKS_PATH, *open_paths})
+    return AccessLog(app, service, quiet={endpoints.DRAIN_PATH, endpoints.BLOCKS_PATH, *open_paths}, names_keys=False)
 
 
 class Config:

@@ -26,9 +26,17 @@ _PAYLOADS = ("Deployment", "ReplicaSet", "Pod")  # whose changes the controllers
 class LocalCluster:
     """Use with `async with`: leaving it ends every process that is left, at once. `drain` before that ends them gently."""
 
-    def __init__(self, *, devices: tuple[str, ...], models: str, log: Log, changed: Callable[[Key], None]) -> None:
+    def __init__(
+        self,
+        *,
+        devices: tuple[str, ...],
+        models: str,
+        log: Log,
+        changed: Callable[[Key], None],
+        management_token: str | None = None,
+    ) -> None:
         self.store = ObjectStore()
-        self._node = Node(self.store, Devices(devices), models, log)
+        self._node = Node(self.store, Devices(devices), models, log, management_token)
         self._fronts: dict[Key, Front] = {}
         self._changed = changed
         self._stirred = asyncio.Event()
@@ -50,6 +58,11 @@ class LocalCluster:
     def front_ports(self) -> dict[Key, int]:
         """Where each LLMDeployment is asked, on 127.0.0.1."""
         return {key: front.port for key, front in self._fronts.items()}
+
+    def management_ports(self, key: Key) -> tuple[int, ...]:
+        """Where its ready replicas are managed and show their pages, on 127.0.0.1, the oldest first."""
+        ports = (self._node.management_port(pod) for pod in self._ready_pods(key))
+        return tuple(port for port in ports if port is not None)
 
     async def open_front(self, key: Key, port: int) -> None:
         """Listen for an LLMDeployment's requests; 503 until a replica is ready. Raises OSError when the port is taken."""
@@ -135,10 +148,13 @@ class LocalCluster:
             self._node.sync()
 
     def _ready_ports(self, key: Key) -> Iterable[int]:
+        ports = (self._node.port(pod) for pod in self._ready_pods(key))
+        return (port for port in ports if port is not None)
+
+    def _ready_pods(self, key: Key) -> Iterable[Manifest]:
         for pod in self.store.of_deployment(key.namespace, key.name, "Pod"):
-            port = self._node.port(pod)
-            if port is not None and is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
-                yield port
+            if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
+                yield pod
 
     def _annotated(self, patch: Manifest) -> Manifest:
         metadata = patch["metadata"]

@@ -1,17 +1,18 @@
 """A container's command and environment as they are run on this machine instead of in an image.
 
-Pure: port and host become this replica's own, `pagemill` the one that runs, and the environment is the caller's with the
-container's on top. The lame duck goes: it waits for a cluster's endpoints to spread, and the front port knows at once. Called by
-`pod`.
+Pure: ports and host become this replica's own, `pagemill` the one that runs, with a management port for its page, and the
+environment is the caller's with the container's on top. The lame duck goes: it waits for a cluster's endpoints to spread, and the
+front port knows at once. Called by `pod`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pagemill.endpoints import MODELS_ENV, TERMINATION_LOG_ENV
+from pagemill.endpoints import MANAGEMENT_TOKEN_ENV, MODELS_ENV, TERMINATION_LOG_ENV
 from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS
 
 
@@ -19,12 +20,25 @@ class UnknownSecret(Exception):
     """An environment variable comes from a Secret or ConfigMap, which one machine does not have."""
 
 
-def local_command(container: Mapping[str, Any], port: int) -> list[str]:
-    """Command and args, with every `--port` and `--host` (both spellings) made this replica's; added where there are none."""
+@dataclass(frozen=True, slots=True)
+class Management:
+    """Where a replica is managed and shows its page, and what it asks for there."""
+
+    port: int  # on 127.0.0.1
+    token: str
+
+
+def local_command(container: Mapping[str, Any], port: int, management: Management | None = None) -> list[str]:
+    """Command and args, with every `--port` and `--host` (both spellings) made this replica's; added where there are none.
+
+    So is the management port, of a server of ours.
+    """
     argv = [*(container.get("command") or ()), *(container.get("args") or ())]
+    needed = {"--port": str(port), "--host": LOCAL_ADDRESS}
     if argv[:1] == ["pagemill"]:
         argv[:1] = [sys.executable, "-m", "pagemill"]
-    needed = {"--port": str(port), "--host": LOCAL_ADDRESS}
+        if management is not None:
+            needed["--management-port"] = str(management.port)
     rewritten = list(_rewrite(argv, {**needed, "--lame-duck-seconds": "0"}))
     missing = [part for flag, value in needed.items() if flag not in rewritten for part in (flag, value)]
     return rewritten + missing
@@ -37,6 +51,7 @@ def local_environment(
     models: str,
     termination_log: str,
     devices: Sequence[str],
+    management: Management | None = None,
 ) -> dict[str, str]:
     """The caller's environment, then the container's, then what is this machine's own.
 
@@ -55,9 +70,11 @@ def local_environment(
                 f"set {variable['name']} in the environment of `pagemill up`"
             )
     home = {"HOME": caller["HOME"]} if "HOME" in caller else {}
+    token = {} if management is None else {MANAGEMENT_TOKEN_ENV: management.token}
     return (
         environ
         | home
+        | token
         | {
             MODELS_ENV: models,
             TERMINATION_LOG_ENV: termination_log,

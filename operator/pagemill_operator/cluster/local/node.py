@@ -17,6 +17,7 @@ import aiohttp
 from pagemill_operator.cluster.http_probe import NO_ANSWER
 from pagemill_operator.cluster.interface import Manifest, Probe
 from pagemill_operator.cluster.local import pod_status
+from pagemill_operator.cluster.local.command import Management
 from pagemill_operator.cluster.local.devices import Devices, NotAvailable
 from pagemill_operator.cluster.local.pod import PodRun, Site
 from pagemill_operator.cluster.local.store import ObjectStore, deployment_of, now
@@ -28,13 +29,16 @@ Log = Callable[[str], None]
 
 
 class Node:
-    """Start and end it with `async with`; `sync` after every change of a pod."""
+    """Start and end it with `async with`; `sync` after every change of a pod. Without a token pods have no management port."""
 
-    def __init__(self, store: ObjectStore, devices: Devices, models: str, log: Log) -> None:
+    def __init__(
+        self, store: ObjectStore, devices: Devices, models: str, log: Log, management_token: str | None = None
+    ) -> None:
         self._store = store
         self._devices = devices
         self._models = models
         self._log = log
+        self._management_token = management_token
         self._runs: dict[str, PodRun] = {}  # by uid
         self._names: dict[str, str] = {}  # the name in the log, by uid
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,6 +80,11 @@ class Node:
         run = self._runs.get(pod["metadata"]["uid"])
         return None if run is None else run.port
 
+    def management_port(self, pod: Manifest) -> int | None:
+        """Where it shows its page on 127.0.0.1, or None when it is not placed or has none."""
+        run = self._runs.get(pod["metadata"]["uid"])
+        return None if run is None else run.management_port
+
     def _place(self, pod: Manifest) -> None:
         uid = pod["metadata"]["uid"]
         try:
@@ -92,13 +101,17 @@ class Node:
             self._store.set_status(pod, pod_status.unschedulable(pod, message, now()))
             return
         prefix = self._name(pod)
+        port, management = self._free_port(), None
+        if self._management_token is not None:
+            management = Management(self._free_port(but=port), self._management_token)
         site = Site(
-            port=self._free_port(),
+            port=port,
             devices=devices,
             models=self._models,
             folder=folder,
             emit=lambda line: self._log(f"{prefix} | {line}"),
             session=self._session,
+            management=management,
         )
         run = PodRun(pod, site, lambda view: self._write_status(pod, view))
         self._runs[uid] = run
@@ -132,8 +145,8 @@ class Node:
         self._names[pod["metadata"]["uid"]] = f"{base}-{number}"
         return f"{base}-{number}"
 
-    def _free_port(self) -> int:
-        taken = {run.port for run in self._runs.values()}
+    def _free_port(self, but: int | None = None) -> int:
+        taken = {port for run in self._runs.values() for port in (run.port, run.management_port)} | {but}
         while True:
             port = random.choice(_PORTS)
             if port not in taken and _is_free(port):

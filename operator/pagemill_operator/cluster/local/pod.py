@@ -19,7 +19,7 @@ from pagemill.failures import TERMINATION_LIMIT
 from pagemill_operator.cluster import http_probe
 from pagemill_operator.cluster.interface import Manifest, Probe
 from pagemill_operator.cluster.local import probes
-from pagemill_operator.cluster.local.command import UnknownSecret, local_command, local_environment
+from pagemill_operator.cluster.local.command import Management, UnknownSecret, local_command, local_environment
 from pagemill_operator.cluster.local.pod_status import CREATING, LOCAL_ADDRESS, ContainerView
 from pagemill_operator.cluster.local.process import ContainerProcess, Emit
 from pagemill_operator.cluster.local.store import now
@@ -39,6 +39,7 @@ class Site:
     folder: Path  # the pod's own, for its termination log
     emit: Emit  # takes one line of the container's output
     session: aiohttp.ClientSession
+    management: Management | None = None
 
 
 class PodRun:
@@ -57,6 +58,10 @@ class PodRun:
     @property
     def port(self) -> int:
         return self._site.port
+
+    @property
+    def management_port(self) -> int | None:
+        return None if self._site.management is None else self._site.management.port
 
     def leave(self) -> None:
         """End: SIGTERM, the pod's grace period, SIGKILL. `run` returns when it is done."""
@@ -95,6 +100,7 @@ class PodRun:
                 models=self._site.models,
                 termination_log=str(log),
                 devices=self._site.devices,
+                management=self._site.management,
             )
         except UnknownSecret as error:
             waiting = {"reason": "CreateContainerConfigError", "message": str(error)}
@@ -103,7 +109,7 @@ class PodRun:
             return
         begun, started_at = asyncio.get_running_loop().time(), now()
         try:
-            command = local_command(self._container, self._site.port)
+            command = local_command(self._container, self._site.port, self._site.management)
             self._process = await ContainerProcess.start(command, environ, self._site.emit)
         except (
             OSError,

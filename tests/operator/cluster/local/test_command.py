@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pagemill_operator.cluster.local.command import UnknownSecret, local_command, local_environment
+from pagemill_operator.cluster.local.command import Management, UnknownSecret, local_command, local_environment
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,25 @@ def test_port_and_host_are_this_replicas(argv: list[str], expected: list[str]) -
 def test_pagemill_is_the_one_that_runs() -> None:
     command = local_command({"command": ["pagemill", "serve", "org/name"]}, 1)
     assert command[:5] == [sys.executable, "-m", "pagemill", "serve", "org/name"]
+
+
+MANAGED = Management(20002, "the-token")
+
+
+def test_a_server_of_ours_has_a_management_port_of_its_own_whatever_it_was_given() -> None:
+    given = ["--management-port", "9000"]
+    for arguments in ([], given):
+        command = local_command({"command": ["pagemill", "serve", "org/name"], "args": arguments}, 20001, MANAGED)
+        assert command[command.index("--management-port") + 1] == "20002"
+        assert command.count("--management-port") == 1
+        assert "the-token" not in " ".join(command), "other users of the machine can read it"
+    assert "--management-port" not in local_command({"command": ["another"]}, 20001, MANAGED)
+
+
+def test_the_token_is_in_the_environment_over_any_other() -> None:
+    container = {"env": [{"name": "PAGEMILL_MANAGEMENT_TOKEN", "value": "theirs"}]}
+    environ = local_environment(container, {}, models="/m", termination_log="/t", devices=(), management=MANAGED)
+    assert environ["PAGEMILL_MANAGEMENT_TOKEN"] == "the-token"
 
 
 def environment(container: dict[str, Any], **caller: str) -> dict[str, str]:
