@@ -140,6 +140,7 @@ def test_from_start_to_sigterm(tmp_path: Path) -> None:
             process.kill()
     text = log.read_text()
     assert "loading weights: 100%" in text
-    assert 'method=POST path="/v1/completions" status=200' in text
+    (line,) = [json.loads(line) for line in text.splitlines() if line.startswith("{") and "/v1/completions" in line]
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/completions", 200)
     assert "secret" not in text
     assert "Traceback" not in text

@@ -47,12 +47,14 @@ class AccessLog:
         service: Service,
         *,
         quiet: Collection[str] = OPEN_PATHS,
+        names_keys: bool = True,
         traces: Traces | None = None,
     ) -> None:
         self._app = app
         self._service = service
         self.routes = [route for route in app.routes if isinstance(route, Route)]
         self._quiet = quiet
+        self._names_keys = names_keys  # not where a token is asked for, which is no client's
         self._traces = traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,8 +94,8 @@ class AccessLog:
 
     def _end(self, record: Record, scope: Scope) -> None:
         record.ended = time.monotonic()
-        client = scope.get(CLIENT)
-        record.key = None if client is None else str(client)
+        if self._names_keys and (client := scope.get(CLIENT)) is not None:
+            record.key = str(client)
         quiet = record.route in self._quiet and record.method in ("GET", "HEAD") and _is_quiet(record.status)
         log(record, logging.DEBUG if quiet else logging.INFO)
         if self._traces is not None and not quiet:

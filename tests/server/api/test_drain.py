@@ -179,6 +179,16 @@ def test_it_asks_for_the_token(server: tuple[Living, httpx.Client, httpx.Client]
     assert not state(manager)["draining"]
 
 
+def test_the_token_is_no_clients_key(
+    server: tuple[Living, httpx.Client, httpx.Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, manager = server
+    with caplog.at_level("INFO", "pagemill.access"):
+        manager.delete("/drain")
+        until(lambda: len(caplog.records) >= 1)
+    assert json.loads(caplog.records[-1].getMessage())["key"] is None
+
+
 def test_a_signal_after_a_drain_ends_the_process_at_once(files: ModelFiles) -> None:
     with managed(files, lame_duck_seconds=3600, shutdown_timeout=3600) as (it, _, manager):
         manager.post("/drain", json={"lameDuckSeconds": 0})
