@@ -16,6 +16,7 @@ import pytest
 from pagemill_server.api import access_log
 from pagemill_server.api.app import make_app
 from pagemill_server.api.record import MAX_CONTENT, prompt_of
+from pagemill_server.api.service import Service
 from tests.server.api.running import NAME, Running, serving, until
 
 Lines = Callable[[], list[dict[str, Any]]]
@@ -193,7 +194,7 @@ def test_lines_are_json_and_nothing_else() -> None:
 MARKER = "Mark3rOfTheCl13nt"
 
 
-def everything_said(server: Running) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def everything_said(service: Service) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Requests with the marker in every place that has room for words: method, path, what httpx sends."""
     headers = {
         "authorization": f"Bearer {MARKER}",
@@ -241,7 +242,7 @@ def everything_said(server: Running) -> Iterator[tuple[str, str, dict[str, Any]]
         {"messages": [{"role": "user", "content": MARKER}], "response_format": schema({"type": MARKER})},
         {"messages": [{"role": "user", "content": MARKER}], "response_format": schema({"enum": [MARKER]})},
     ]
-    for path in posts(server):
+    for path in posts(service):
         for body in bodies:
             for extra in ({}, {"stream": True}):
                 yield "POST", path, {"headers": headers, "json": {"max_tokens": 2} | body | extra}
@@ -259,8 +260,8 @@ def schema(body: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": MARKER, "schema": body}}
 
 
-def posts(server: Running) -> list[str]:
-    return [route.path for route in make_app(server.service).routes if "POST" in (route.methods or ())]
+def posts(service: Service) -> list[str]:
+    return [route.path for route in make_app(service).routes if "POST" in (route.methods or ())]
 
 
 def test_nothing_that_a_client_says_is_written_down(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -271,7 +272,7 @@ def test_nothing_that_a_client_says_is_written_down(tiny: Path, caplog: pytest.L
             noisy = [logging.getLogger(name) for name in ("httpx", "httpcore")]  # the client's own, of this test
             for logger in noisy:
                 logger.setLevel(logging.WARNING)
-            for method, path, options in everything_said(server):
+            for method, path, options in everything_said(server.service):
                 statuses.add(client.request(method, path, **options).status_code)
             for data in (b"GET /%s\xff HTTP/1.1\r\n\r\n", b"%s\r\n\r\n", b"GET / HTTP/1.1\r\n%s\r\n\r\n"):
                 with socket.create_connection(("127.0.0.1", server.port)) as raw:

@@ -22,6 +22,7 @@ from pagemill_server.api import tracing
 from pagemill_server.cli import parse
 from tests.server.api.collector import Collector, attributes, collecting
 from tests.server.api.running import NAME, until
+from tests.server.api.test_access_log import MARKER, everything_said
 from tests.server.test_serve import ENDLESS, Living, living
 from tests.server.tiny import write_tiny_llama
 
@@ -191,6 +192,18 @@ def test_a_collector_that_never_answers_does_not_keep_the_server(
         assert it.error is None
         assert any(thread.name == "traces" for thread in threading.enumerate())
     until(lambda: all(thread.name != "traces" for thread in threading.enumerate()))
+
+
+def test_nothing_that_a_client_says_is_in_a_span(traced: Traced) -> None:
+    it, client, collector = traced
+    asked = sum(
+        bool(client.request(method, path, **options).headers["x-request-id"])
+        for method, path, options in everything_said(it.life.service)
+    )
+    until(lambda: len(collector.roots) > asked // 2)
+    client.post("/v1/completions", json={"prompt": "a"}, headers={"x-request-id": "the.last"})
+    until(lambda: any(b"the.last" in body for body in collector.bodies))
+    assert not any(MARKER.encode() in body for body in collector.bodies)
 
 
 @pytest.mark.parametrize("keeps", [False, True])
