@@ -15,10 +15,11 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import Tokenizer
 
-from pagemill_server.text.grammar.bounds import LIMITS
+from pagemill_server.text.deep_stack import on_deep_stack
+from pagemill_server.text.grammar.bounds import CFG_LIMITS, LIMITS
 from pagemill_server.text.grammar.errors import InvalidGrammar
 
-MAX_KEPT = 32
+MAX_KEPT = 16  # a hostile one takes some 40 MB
 _MESSAGE_CHARACTERS = 300
 
 
@@ -48,12 +49,20 @@ class GrammarCompiler:
             if text in self._kept:
                 self._kept.move_to_end(text)
                 return self._kept[text]
-        made = self._compile(text)
+        made = self._made(text)
         with self._lock:
             self._kept[text] = made
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
         return made
+
+    def _made(self, text: str) -> LLMatcher:
+        try:
+            return on_deep_stack(lambda: self._compile(text))
+        except BaseException as error:
+            if type(error).__name__ == "PanicException":  # of llguidance's Rust; no Exception by itself
+                raise InvalidGrammar("The grammar's compiler gave up on it.") from error
+            raise
 
     def _compile(self, text: str) -> LLMatcher:
         parts = [self._written(part) for part in json.loads(text)["grammars"]]
@@ -72,6 +81,9 @@ class GrammarCompiler:
             return {"name": part["name"], "lark_grammar": f"start: {rule}"}
         if "text_until" in part:
             return {"name": part["name"], "lark_grammar": self._until(part["text_until"])}
+        if "cfg" in part:
+            _refuse(LLMatcher.validate_grammar(part["cfg"], self._tokenizer, limits=CFG_LIMITS))
+            return {"name": part["name"], "lark_grammar": part["cfg"]}
         return dict(part)
 
     def _until(self, marker: str) -> str:
@@ -107,5 +119,16 @@ def _spelled(piece: str | int) -> str:
 
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        message = matcher.get_error().partition("\n<")[0].strip()
-        raise InvalidGrammar(message[:_MESSAGE_CHARACTERS])
+        _refuse(matcher.get_error() or "It can't be compiled.")
+
+
+def _refuse(message: str) -> None:
+    """Raise what llguidance says, without its state; nothing: it is content."""
+    if message:
+        raise InvalidGrammar(readable(message))
+
+
+def readable(message: str) -> str:
+    """llguidance's sentence without the state that follows it."""
+    sentence = message.partition("\n<")[0].strip()
+    return "No text matches it." if sentence == "NoExtensionBias" else sentence[:_MESSAGE_CHARACTERS]

@@ -9,7 +9,7 @@ import re
 
 from llguidance import gbnf_to_lark
 
-from pagemill_server.text.grammar import bounds
+from pagemill_server.text.grammar.bounds import check_cfg
 from pagemill_server.text.grammar.errors import InvalidGrammar
 
 MAX_GBNF_RULES = 500  # the translator looks at all of them once for each of a chain
@@ -17,13 +17,13 @@ MAX_GBNF_RULES = 500  # the translator looks at all of them once for each of a c
 
 def to_lark(text: str) -> str:
     """Raises InvalidGrammar for what is neither."""
-    bounds.check_cfg(text)
+    check_cfg(text)
+    if "%json" in text:
+        raise InvalidGrammar("%json is not supported in a grammar; send the schema as a JSON schema.")
     if gbnf_to_lark.is_lark_syntax(text):
         return text
     if "::=" not in text:
-        raise InvalidGrammar(
-            "The grammar is neither Lark (it has no rule `start:`) nor GBNF (it has no rule `root ::=`)."
-        )
+        raise InvalidGrammar("The grammar is neither Lark (no rule `start:`) nor GBNF (no rule `root ::=`).")
     if len(re.findall("::=", text)) > MAX_GBNF_RULES:
         raise InvalidGrammar(f"A GBNF grammar has at most {MAX_GBNF_RULES} rules.")
     try:

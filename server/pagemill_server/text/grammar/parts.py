@@ -1,8 +1,8 @@
 """Grammars as values: what a text may be, put together from parts. Pure: knows neither tokens nor a model.
 
-A part is one of llguidance's grammars (`lark_grammar`, `json_schema`), or one of our own two kinds, `literal` and `text_until`,
-which `compiler` writes out once it knows which texts are tokens. Each part is named by what it says, so that none gets in
-another's way and equal ones are one.
+A part is one of llguidance's grammars (`lark_grammar`, `json_schema`), or of our own kinds: `literal` and `text_until`, which
+`compiler` writes out once it knows which texts are tokens, and `cfg`, a client's Lark, which has tighter bounds. Each part is
+named by what it says, so that none gets in another's way and equal ones are one.
 """
 
 from __future__ import annotations
@@ -55,16 +55,20 @@ def regex(pattern: str) -> Grammar:
 
 def cfg(text: str) -> Grammar:
     """A grammar in Lark's notation as llguidance reads it, or in llama.cpp's GBNF (xgrammar's EBNF)."""
-    return _part({"lark_grammar": to_lark(text)})
+    return _part({"cfg": to_lark(text)})
 
 
 def literal(text: str) -> Grammar:
     """This text; the tokenizer's special tokens in it count as such."""
+    bounds.check_literal(text)
     return _part({"literal": text})
 
 
 def text_until(marker: str) -> Grammar:
     """Any text up to the first `marker` and with it, whether the marker is a special token or ordinary text."""
+    bounds.check_literal(marker)
+    if not marker:
+        raise InvalidGrammar("A marker has at least one character.")
     return _part({"text_until": marker})
 
 
