@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from pagemill.failures import FailureReason, parse_termination
-from tests.pagemill.sample_encoders import bert_json
+from tests.pagemill.sample_encoders import POOLING, TRANSFORMER, bert_json, write_sentence_files
 from tests.server.api.running import until
 from tests.server.tiny import write_tiny_llama
 
@@ -63,10 +63,10 @@ def foreign(folder: Path) -> Path:
 
 
 def encoder(folder: Path) -> Path:
-    """It can be used, but not over HTTP."""
+    """One whose vectors go through a layer that isn't computed here."""
     write_tiny_llama(folder)
     (folder / "config.json").write_text(json.dumps(bert_json()))
-    return folder
+    return write_sentence_files(folder, modules=[TRANSFORMER, POOLING, {"path": "2_Dense", "type": "models.Dense"}])
 
 
 def without_tokenizer(folder: Path) -> Path:
