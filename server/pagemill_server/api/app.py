@@ -17,6 +17,8 @@ from pagemill_server.api.auth import ApiKeys
 from pagemill_server.api.chat import ChatCompletions
 from pagemill_server.api.completions import Completions
 from pagemill_server.api.embeddings import Embeddings
+from pagemill_server.api.openapi import document
+from pagemill_server.api.openapi.paths import PATH as OPENAPI_PATH
 from pagemill_server.api.responses.endpoint import Responses, not_stored
 from pagemill_server.api.service import Service
 from pagemill_server.api.status import Status
@@ -33,10 +35,12 @@ def make_app(service: Service, traces: Traces | None = None) -> AccessLog:
             Route("/v1/embeddings", Embeddings(service), methods=["POST"]),
             Route("/tokenize", Tokenize(service), methods=["POST"]),
             Route("/detokenize", Detokenize(service), methods=["POST"]),
+            Route("/tokenizer_info", status.tokenizer_info),
             Route("/v1/responses", Responses(service), methods=["POST"]),
             Route("/v1/responses/{id:path}", not_stored, methods=["GET", "POST", "DELETE"]),
             Route("/v1/models", status.models),
             Route("/v1/models/{name:path}", status.model),
+            Route(OPENAPI_PATH, document.show),
             Route(endpoints.HEALTH_PATH, status.health),
             Route(endpoints.READY_PATH, status.ready),
             Route(endpoints.METRICS_PATH, status.metrics),

@@ -74,7 +74,7 @@ def arguments_of(text: Any) -> dict[str, Any]:
 
 class FunctionCall(Body):
     name: Annotated[str, Field(min_length=1)]
-    arguments: Annotated[dict[str, Any], BeforeValidator(arguments_of)]
+    arguments: Annotated[dict[str, Any], BeforeValidator(arguments_of, json_schema_input_type=str)]
 
 
 class ToolCall(Body):
@@ -92,11 +92,27 @@ def call_for_template(call_id: str, name: str, arguments: Mapping[str, Any]) -> 
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+class TextPart(Body):
+    """What `_part` takes."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: Any = None
+
+
+class RefusalPart(Body):
+    type: Literal["refusal"]
+    refusal: str
+
+
+Content = str | list[TextPart | RefusalPart] | None
+
+
 class Message(Body):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str | None, BeforeValidator(_content)] = None
+    content: Annotated[str | None, BeforeValidator(_content, json_schema_input_type=Content)] = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None

@@ -12,7 +12,9 @@ from typing import Any
 
 from pagemill_server.errors import BadRequest
 
-_SHARED: dict[str, tuple[Any, ...]] = {
+Table = dict[str, tuple[Any, ...]]  # a key's values that ask for nothing; null always does
+
+_SHARED: Table = {
     "best_of": (),  # but for n itself, which `protocol` takes
     "length_penalty": (1,),
     "bad_words": ([],),
@@ -40,7 +42,7 @@ CHAT = _SHARED | {
 }
 
 # vLLM's words beside OpenAI's.
-EMBEDDINGS: dict[str, tuple[Any, ...]] = {
+EMBEDDINGS: Table = {
     "messages": (),
     "truncation_side": ("right",),
     "embed_dtype": ("float32",),
@@ -48,7 +50,7 @@ EMBEDDINGS: dict[str, tuple[Any, ...]] = {
     "mm_processor_kwargs": ({},),
 }
 
-MESSAGE: dict[str, tuple[Any, ...]] = {"audio": (), "annotations": ([],)}
+MESSAGE: Table = {"audio": (), "annotations": ([],)}
 
 
 def without_neutral(body: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]], where: str = "") -> dict[str, Any]:

@@ -31,7 +31,7 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Stops = Annotated[list[str] | None, BeforeValidator(_as_list)]
+Stops = Annotated[list[str] | None, BeforeValidator(_as_list, json_schema_input_type=str | list[str] | None)]
 
 
 class StreamOptions(Body):

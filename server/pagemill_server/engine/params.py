@@ -34,7 +34,7 @@ def validated(params: SamplingParams, vocab_size: int) -> SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class _Number:
+class Number:
     """A finite number within bounds, which belong to them unless `above` says otherwise of the lower one."""
 
     low: float
@@ -137,24 +137,30 @@ def _check_ids(name: str, ids: Iterable[Any], vocab_size: int) -> None:
             raise InvalidSampling(name, f"names token id {token_id}; this model has 0 to {vocab_size - 1}")
 
 
-_BIAS = _Number(-100, 100)
+def bounds(name: str) -> Number | None:
+    """What a setting that is one number may be; None for any other name."""
+    check = _CHECKS.get(name)
+    return check if isinstance(check, Number) else None
+
+
+_BIAS = Number(-100, 100)
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "temperature": _Number(0, 2),
-    "top_p": _Number(0, 1, above=True),
+    "temperature": Number(0, 2),
+    "top_p": Number(0, 1, above=True),
     "top_k": _top_k,
-    "min_p": _Number(0, 1),
-    "frequency_penalty": _Number(-2, 2),
-    "presence_penalty": _Number(-2, 2),
-    "repetition_penalty": _Number(0, 10, above=True),
+    "min_p": Number(0, 1),
+    "frequency_penalty": Number(-2, 2),
+    "presence_penalty": Number(-2, 2),
+    "repetition_penalty": Number(0, 10, above=True),
     "logit_bias": _biases,
-    "seed": _Number(-(2**63), 2**63 - 1, whole=True, optional=True),
-    "n": _Number(1, MAX_N, whole=True),
-    "max_tokens": _Number(0, MOST_TOKENS, whole=True),  # 0: the prompt's log-probabilities are all that is wanted
-    "min_tokens": _Number(0, MOST_TOKENS, whole=True),
+    "seed": Number(-(2**63), 2**63 - 1, whole=True, optional=True),
+    "n": Number(1, MAX_N, whole=True),
+    "max_tokens": Number(0, MOST_TOKENS, whole=True),  # 0: the prompt's log-probabilities are all that is wanted
+    "min_tokens": Number(0, MOST_TOKENS, whole=True),
     "stop": _stops,
     "stop_token_ids": _stop_tokens,
     "ignore_eos": _truth,
-    "logprobs": _Number(0, MAX_LOGPROBS, whole=True, optional=True),
-    "prompt_logprobs": _Number(0, MAX_LOGPROBS, whole=True, optional=True),
+    "logprobs": Number(0, MAX_LOGPROBS, whole=True, optional=True),
+    "prompt_logprobs": Number(0, MAX_LOGPROBS, whole=True, optional=True),
     "grammar": _grammar,
 }

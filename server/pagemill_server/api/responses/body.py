@@ -22,7 +22,7 @@ from pagemill_server.text.tools import Tool
 
 LOGPROBS = "message.output_text.logprobs"
 _STORED = ("previous_response_id", "conversation", "prompt")
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: neutral.Table = {
     **dict.fromkeys(_STORED, ()),
     "background": (False,),
     "max_tokens": (),
@@ -41,7 +41,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "chat_template": (),
 }
-_TOOL: dict[str, tuple[Any, ...]] = {
+TOOL: neutral.Table = {
     "async": (False,),
     "defer_loading": (False,),
     "allowed_callers": (["direct"],),
@@ -113,7 +113,7 @@ class ResponseBody(SamplingFields):
 def parse_response(raw: Mapping[str, Any]) -> ResponseBody:
     """Raises BadRequest."""
     _check_stateless(raw)
-    left = neutral.without_neutral(raw, _NEUTRAL)
+    left = neutral.without_neutral(raw, NEUTRAL)
     if isinstance(tools := left.get("tools"), list):
         left["tools"] = [_tool(place, tool) for place, tool in enumerate(tools)]
     body = validated(ResponseBody, left)
@@ -141,7 +141,7 @@ def _tool(place: int, tool: Any) -> Any:
         raise _unsupported(
             f"{where}.type", f"a tool of type {kind[:100]!r} would have to run in the server; send functions"
         )
-    return neutral.without_neutral(tool, _TOOL, f"{where}.")
+    return neutral.without_neutral(tool, TOOL, f"{where}.")
 
 
 def _unsupported(param: str, why: str) -> BadRequest:

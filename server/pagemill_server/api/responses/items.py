@@ -22,7 +22,7 @@ _BESIDE_TEXT = {
     "logprobs",
     "prompt_cache_breakpoint",
 }  # what comes back with a part, and is not needed
-_NOT_NEEDED: dict[str, tuple[Any, ...]] = {"caller": ({"type": "direct"},), "namespace": (), "async": (False,)}
+NOT_NEEDED: neutral.Table = {"caller": ({"type": "direct"},), "namespace": (), "async": (False,)}
 
 
 def _text(value: Any) -> str:
@@ -51,7 +51,25 @@ def _wrong(trouble: str) -> PydanticCustomError:
     return PydanticCustomError("content", "{trouble}", {"trouble": trouble})
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+class ItemText(Body):
+    """What `_part` takes."""
+
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: Any = None
+    logprobs: Any = None
+    prompt_cache_breakpoint: Any = None
+
+
+class ItemRefusal(Body):
+    type: Literal["refusal"]
+    refusal: str
+    annotations: Any = None
+    logprobs: Any = None
+    prompt_cache_breakpoint: Any = None
+
+
+Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | list[ItemText | ItemRefusal])]
 
 
 class _Item(Body):
@@ -70,7 +88,7 @@ class CallItem(_Item):
     type: Literal["function_call"]
     call_id: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(min_length=1)]
-    arguments: Annotated[dict[str, Any], BeforeValidator(arguments_of)]
+    arguments: Annotated[dict[str, Any], BeforeValidator(arguments_of, json_schema_input_type=str)]
 
 
 class ResultItem(_Item):
@@ -80,20 +98,20 @@ class ResultItem(_Item):
     name: str | None = None
 
 
-class _SummaryPart(Body):
+class SummaryPart(Body):
     type: Literal["summary_text"]
     text: str
 
 
-class _ReasoningPart(Body):
+class ReasoningPart(Body):
     type: Literal["reasoning_text"]
     text: str
 
 
 class ReasoningItem(_Item):
     type: Literal["reasoning"]
-    summary: list[_SummaryPart] | None = None
-    content: list[_ReasoningPart] | None = None
+    summary: list[SummaryPart] | None = None
+    content: list[ReasoningPart] | None = None
     encrypted_content: str | None = None
 
     @property
@@ -103,7 +121,7 @@ class ReasoningItem(_Item):
 
 InputItem = MessageItem | CallItem | ResultItem | ReasoningItem
 
-_KINDS: dict[str, type[InputItem]] = {
+ITEMS: dict[str, type[InputItem]] = {
     "message": MessageItem,
     "function_call": CallItem,
     "function_call_output": ResultItem,
@@ -122,13 +140,13 @@ def item_of(place: int, sent: Any) -> InputItem:
             param=where,
             code="unsupported_value",
         )
-    if not isinstance(kind, str) or kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in ITEMS:
         raise BadRequest(
-            f"{where}.type {str(kind)[:100]!r} is not supported by this server; it takes {', '.join(_KINDS)}.",
+            f"{where}.type {str(kind)[:100]!r} is not supported by this server; it takes {', '.join(ITEMS)}.",
             param=f"{where}.type",
             code="unsupported_value",
         )
-    item = validated(_KINDS[kind], neutral.without_neutral(sent, _NOT_NEEDED, f"{where}."), f"{where}.")
+    item = validated(ITEMS[kind], neutral.without_neutral(sent, NOT_NEEDED, f"{where}."), f"{where}.")
     if isinstance(item, ReasoningItem) and item.encrypted_content and not item.text:
         name = f"{where}.encrypted_content"
         raise BadRequest(f"{name} can't be read by this server.", param=name, code="unsupported_value")
