@@ -33,6 +33,7 @@ from pagemill_server.settings import Settings
 from pagemill_server.task import embedding_config
 from pagemill_server.text.chat_formats import chat_formats
 from pagemill_server.text.detokenizer import TokenBytes
+from pagemill_server.text.grammar import GrammarCompiler
 from pagemill_server.text.tokenizer import ModelTokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ def _load_decoder(
             _progress(lifecycle, "loading weights"),
             partial(lifecycle.enter, Phase.WARMUP),
             embedding or LAST_TOKEN,
+            None if generator is None else generator.grammars,
         )
     lifecycle.memory, lifecycle.capacity = memory, _capacity(memory.fit)
     engine = Engine(
@@ -114,6 +116,7 @@ def _generator(options: ChatOptions, files: ModelFiles, tokenizer: ModelTokenize
         TokenBytes(tokenizer.backend, eos_ids),
         formats.template,
         eos_ids,
+        GrammarCompiler(tokenizer.backend, eos_ids, files.config.vocab_size),
         defaults,
         tool_format=formats.tool_format,
         reasoning=formats.reasoning,

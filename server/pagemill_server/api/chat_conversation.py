@@ -7,6 +7,7 @@ from pagemill_server.api.effort import template_kwargs
 from pagemill_server.api.messages import for_template
 from pagemill_server.api.protocol import ChatBody
 from pagemill_server.api.service import Loaded
+from pagemill_server.api.structured import output_of
 from pagemill_server.api.tool_fields import chosen, known, named, tools_of
 from pagemill_server.errors import BadRequest
 from pagemill_server.text.tools import Tool
@@ -16,6 +17,7 @@ def conversation_of(loaded: Loaded, body: ChatBody) -> Conversation:
     generator = loaded.generating()
     tools, choice = _tools(body) if body.function_call is None and not body.functions else _functions(body)
     continued = bool(body.continue_final_message)
+    output = output_of(body)
     if continued and body.add_generation_prompt:
         raise _refused("continue_final_message", "and add_generation_prompt exclude each other")
     if continued and body.messages[-1].role != "assistant":
@@ -24,7 +26,8 @@ def conversation_of(loaded: Loaded, body: ChatBody) -> Conversation:
         for_template(body.messages),
         tools=tools,
         tool_choice=choice,
-        output=None,
+        output=None if output is None else output.grammar,
+        output_where="" if output is None else output.where,
         template_kwargs=template_kwargs(
             generator.template.variables if generator.template is not None else (),
             thinks=generator.reasoning is not None,

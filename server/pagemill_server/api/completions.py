@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pagemill_server.api.choice import Piece, ShownToken
@@ -14,6 +15,7 @@ from pagemill_server.api.protocol import CompletionBody, parse_completion
 from pagemill_server.api.reply import Reply, inner_usage, usage_chunk
 from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
+from pagemill_server.api.structured import compiled, output_of
 
 _MAX_TOKENS = 16  # OpenAI's default
 
@@ -26,6 +28,7 @@ class Completions(Generation):
         model = self.service.name_of(body.model)
         asked = _asked(body)
         sampling = sampling_of(loaded, body, asked)
+        sampling = replace(sampling, grammar=compiled(loaded, output_of(body)))
         prompts = completion_prompts(loaded, body)
         echoes = _echoes(loaded, body, prompts)
         return make_job(loaded, body, model, prompts, sampling, asked, origin, prefix="cmpl", echoes=echoes)

@@ -24,8 +24,6 @@ _SHARED: Table = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
 }
 
 COMPLETIONS = _SHARED | {"suffix": ("",), "add_special_tokens": ()}

@@ -115,6 +115,7 @@ def make_job(
     turn: Turn | None = None,
 ) -> Job:
     """`sampling` is for each prompt but for its length: what the client asked for, else the default, else what is left."""
+    _check_ends(sampling)
     _check_prompt_logprobs(sum(map(len, prompts)) * sampling.n, body.prompt_logprobs, asked)
     job_id = f"{prefix}-{uuid.uuid4().hex}"
     deadline = None if body.deadline_ms is None else origin.arrival + body.deadline_ms / 1000
@@ -180,6 +181,15 @@ def _with_length(sampling: SamplingParams, max_tokens: int, asked: Asked) -> Sam
         trouble = f"is {sampling.min_tokens}, and {max_tokens} tokens are the most that may come"
         raise refusal(InvalidSampling("min_tokens", trouble), asked)
     return replace(sampling, max_tokens=max_tokens)
+
+
+def _check_ends(sampling: SamplingParams) -> None:
+    if sampling.grammar and sampling.ignore_eos:
+        raise BadRequest(
+            "ignore_eos excludes an answer of a given form: where the form ends, nothing else can come.",
+            param="ignore_eos",
+            code="invalid_value",
+        )
 
 
 def _check_prompt_logprobs(tokens: int, prompt_logprobs: int | None, asked: Asked) -> None:

@@ -17,6 +17,7 @@ from pagemill_server.api.effort import Effort
 from pagemill_server.api.messages import Message, check_messages
 from pagemill_server.api.strict_body import Body as Body
 from pagemill_server.api.strict_body import validated as validated
+from pagemill_server.api.structured import OutputFields
 from pagemill_server.api.tool_fields import FunctionBody, ToolBody
 from pagemill_server.errors import BadRequest
 
@@ -85,7 +86,7 @@ class SamplingFields(Body):
         return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
 
-class ChatBody(SamplingFields):
+class ChatBody(SamplingFields, OutputFields):
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -105,7 +106,7 @@ class ChatBody(SamplingFields):
     include_reasoning: bool | None = None  # false: thoughts are left out of the answer
 
 
-class CompletionBody(SamplingFields):
+class CompletionBody(SamplingFields, OutputFields):
     prompt: Any  # checked by `prompts`: pydantic's unions are slow and vague on a hundred thousand ids
     logprobs: int | None = None
     echo: bool | None = None

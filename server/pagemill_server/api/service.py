@@ -26,6 +26,7 @@ from pagemill_server.generation_config import GenerationDefaults
 from pagemill_server.lifecycle import Lifecycle
 from pagemill_server.metrics import Metrics
 from pagemill_server.text.detokenizer import TokenBytes
+from pagemill_server.text.grammar import GrammarCompiler
 from pagemill_server.text.reasoning import ReasoningFormat
 from pagemill_server.text.template import ChatTemplate
 from pagemill_server.text.tools import ToolFormat
@@ -47,6 +48,7 @@ class Generator:
     vocabulary: TokenBytes
     template: ChatTemplate | None  # None: the model has none, and no chat
     eos_token_ids: tuple[int, ...]
+    grammars: GrammarCompiler
     defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
     tool_format: ToolFormat | None = None  # None: nobody knows how the model would write a call
     reasoning: ReasoningFormat | None = None  # None: the model's answers have no marked reasoning

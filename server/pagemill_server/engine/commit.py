@@ -68,7 +68,7 @@ class Committer:
         self._charge(sequence, start, end, int(entry.sampling is not None))
         if entry.seq_id in result.failed:
             self._kv_cache.forget(sequence)
-            return self.finish(sequence, FinishReason.ERROR, error=NOT_FINITE)
+            return self.finish(sequence, FinishReason.ERROR, error=result.errors.get(entry.seq_id, NOT_FINITE))
         self._kv_cache.commit(sequence)
         prompt_logprobs = _news(sequence, entry, result) if entry.prompt_targets else ()
         if entry.sampling is not None:

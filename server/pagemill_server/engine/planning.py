@@ -28,6 +28,7 @@ def plan(sequence: Sequence, num_tokens: int, kv_cache: KVCache) -> ScheduledSeq
         index=sequence.index,
         num_prompt_tokens=sequence.num_prompt_tokens if history or targets else 0,
         history=history,
+        output_tokens=tuple(token_ids[sequence.num_prompt_tokens :]) if samples and sampling.grammar else None,
         prompt_targets=targets,
         prompt_top=sampling.prompt_logprobs or 0 if targets else 0,
         pooling=reaches_end and sequence.request.pooling,

@@ -25,7 +25,8 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How the sequences of a request are sampled. Defaults are OpenAI's; validated at the door, trusted here.
 
-    Order: logit_bias, penalties, min_tokens' mask, temperature, min_p, top_k, top_p. Log-probabilities are of the raw distribution.
+    Order: logit_bias, penalties, grammar, min_tokens' mask, temperature, min_p, top_k, top_p. Log-probabilities are of the raw
+    distribution.
     """
 
     temperature: float = 1.0  # 0: greedy
@@ -45,7 +46,7 @@ class SamplingParams:
     ignore_eos: bool = False  # read by the front end only: the model's EOS ids do not end a sequence
     logprobs: int | None = None  # None: none; k: the sampled token's log-probability and the k most likely
     prompt_logprobs: int | None = None  # the same of each prompt token but the first; such a request reads no cache
-    grammar: str = ""  # what the output must match, as `text/grammar.compile` writes it; "": anything
+    grammar: str = ""  # what the output must match, as `text.grammar.compile` writes it; "": anything
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class ScheduledSequence:
     # Prompt tokens that follow each computed token and whose log-probability is wanted: one entry a token of token_ids, from the
     # first on (fewer at the prompt's end).
     prompt_targets: tuple[int, ...] = ()
+    output_tokens: tuple[int, ...] | None = None  # sampled so far, for a grammar; None where there is none
     prompt_top: int = 0  # how many of the most likely are wanted beside each of them: the request's prompt_logprobs
     pooling: bool = False  # the chunk reaches the prompt's end and its last hidden state is wanted, nothing sampled
 
@@ -66,11 +67,13 @@ class SchedulerOutput:
 class RunnerOutput:
     """What a step brought. Filled by the runner: one entry a scheduled sequence whose `sampling` (or `pooling`) is set.
 
-    A sequence whose logits are not finite is named in `failed` and has no token: it alone ends with an error.
+    A sequence whose logits are not finite is named in `failed` and has no token: it alone ends with an error. `errors` says why
+    where it is something else.
     """
 
     sampled: dict[int, SampledToken]  # by seq_id
     failed: frozenset[int] = frozenset()
+    errors: dict[int, str] = field(default_factory=dict)  # by seq_id of some in `failed`: a sentence for the client
     prompt_logprobs: dict[int, tuple[SampledToken, ...]] = field(default_factory=dict)  # by seq_id, one a prompt_target
     embeddings: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by seq_id
     fetched: frozenset[int] = frozenset()  # tickets of fetches that ended since the last output that was returned

@@ -20,6 +20,7 @@ from pagemill_server.memory import MemoryUse, StartMemory
 from pagemill_server.model.checkpoint import Progress
 from pagemill_server.model.device import Placement, place
 from pagemill_server.model.division import divide
+from pagemill_server.model.grammar_masks import GrammarMasks
 from pagemill_server.model.host_pool import host_blocks
 from pagemill_server.model.kv_pool import KVPool
 from pagemill_server.model.memory_meter import make_meter
@@ -28,6 +29,7 @@ from pagemill_server.model.part import Part, Setup
 from pagemill_server.model.profile import Widest, profile
 from pagemill_server.model.runner import Runner
 from pagemill_server.model.workers import ParallelRunner, Workers
+from pagemill_server.text.grammar import GrammarCompiler
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +42,12 @@ def load_runner(
     progress: Progress,
     warming: Callable[[], None] = lambda: None,
     embedding: EmbeddingConfig = LAST_TOKEN,
+    grammars: GrammarCompiler | None = None,
 ) -> tuple[Runner, EngineLimits, StartMemory]:
     """Load the model; raises PagemillError with what to change when it can't be served here.
 
     `warming` is told when the weights are in and the first step is about to run. `embedding` is how vectors are made where they
-    are asked for.
+    are asked for, `grammars` what compiles those of sequences that have one.
     """
     placement, config = place(options), files.config
     _check(options, cache)
@@ -66,7 +69,8 @@ def load_runner(
     start = StartMemory(memory, MemoryUse(weights, activation, _usable_bytes(held.pool)))
     log.info("memory: %s", start)
     limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
-    parts = part.model, held.attention, cache.block_size, placement.device, held.copier, embedding
+    masks = GrammarMasks(grammars, config.vocab_size) if grammars is not None else None
+    parts = part.model, held.attention, cache.block_size, placement.device, held.copier, embedding, masks
     runner = Runner(*parts) if setup.size == 1 else ParallelRunner(workers, *parts)
     return runner, limits, start
 

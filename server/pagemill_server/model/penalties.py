@@ -1,7 +1,7 @@
-"""What changes a row of logits before a token is chosen: biases, penalties, and the mask of a minimum length. Used by `sampler`.
+"""What changes a row of logits before a token is chosen: biases, penalties, and the masks of a grammar and of a minimum length.
 
-Only the entries of named tokens are touched, each by itself, in float64, and held within float32's finite range: whatever a
-client asks for, no NaN and no infinity comes of it but the mask's own.
+Biases and penalties touch only the entries of named tokens, each by itself, in float64, and held within float32's finite range:
+whatever a client asks for, no NaN and no infinity comes of it but the masks' own. Used by `sampler`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def is_adjusted(sequence: ScheduledSequence) -> bool:
     """Whether `adjust` would change the sequence's row."""
     params = sequence.sampling
     assert params is not None
-    return bool(params.logit_bias) or _penalises(params) or _too_short(sequence, params)
+    return bool(params.logit_bias or params.grammar) or _penalises(params) or _too_short(sequence, params)
 
 
-def adjust(row: torch.Tensor, sequence: ScheduledSequence) -> bool:
-    """Change a row of logits, float32 [vocab_size], in place: bias, repetition, frequency and presence, minimum length.
+def adjust(row: torch.Tensor, sequence: ScheduledSequence, forbidden: torch.Tensor | None = None) -> bool:
+    """Change a row of logits, float32 [vocab_size], in place: bias, repetition, frequency and presence, grammar, minimum length.
 
-    False: no token is left that may be chosen.
+    `forbidden`, bool [vocab_size], is what the grammar doesn't allow. False: no token is left that may be chosen.
     """
     params = sequence.sampling
     assert params is not None
@@ -41,10 +41,22 @@ def adjust(row: torch.Tensor, sequence: ScheduledSequence) -> bool:
     if _penalises(params):
         assert sequence.history is not None, "the scheduler hands the history of a sequence with penalties"
         _penalise(row, np.array(sequence.history, dtype=np.int64), sequence.num_prompt_tokens, params)
-    if not _too_short(sequence, params):
+    if forbidden is not None:
+        row.masked_fill_(forbidden.to(row.device), -torch.inf)
+    if _too_short(sequence, params):
+        _forbid_ends(row, params, unless_all=forbidden is not None)
+    elif forbidden is None:
         return True
-    row[torch.tensor(params.stop_token_ids, device=row.device)] = -torch.inf
     return bool(row.max() > -torch.inf)
+
+
+def _forbid_ends(row: torch.Tensor, params: SamplingParams, *, unless_all: bool) -> None:
+    """With `unless_all` they stay where there is nothing else: a grammar that is at its end ends the sequence."""
+    ends = torch.tensor(params.stop_token_ids, device=row.device)
+    kept = row[ends]
+    row[ends] = -torch.inf
+    if unless_all and not row.max() > -torch.inf:
+        row[ends] = kept
 
 
 def _penalises(params: SamplingParams) -> bool:

@@ -6,6 +6,7 @@ Made by `load.load_runner`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,7 @@ from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.batch import InputBatch, make_batch
 from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.families import Model
+from pagemill_server.model.grammar_masks import GrammarMasks, Masks, no_masks
 from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.logprobs import of_prompt
 from pagemill_server.model.pooling import embed
@@ -35,9 +37,11 @@ class Runner:
         device: torch.device,
         copier: BlockCopier | None = None,
         embedding: EmbeddingConfig = LAST_TOKEN,
+        grammar_masks: GrammarMasks | None = None,
     ) -> None:
+        """Without `grammar_masks` a sequence that has a grammar fails."""
         self._model, self._attention, self._block_size, self._device = model, attention, block_size, device
-        self._copier, self._embedding = copier, embedding
+        self._copier, self._embedding, self._grammar_masks = copier, embedding, grammar_masks
 
     def run(self, output: SchedulerOutput) -> RunnerOutput:
         """Compute the step's tokens, write their KV through the block tables, sample where asked; begin and report copies."""
@@ -57,20 +61,26 @@ class Runner:
         """Let copies under way end. A second call does nothing."""
         if self._copier is not None:
             self._copier.close()
+        if self._grammar_masks is not None:
+            self._grammar_masks.close()
 
     def _compute(self, output: SchedulerOutput) -> RunnerOutput:
         if not output.sequences:
             return RunnerOutput({})
+        masks = no_masks if self._grammar_masks is None else self._grammar_masks.begin(output)
         with torch.inference_mode():
             batch = make_batch(output, self._block_size, self._device)
             hidden = self._hidden(batch)
-            result = self._with_prompts(self._sample(hidden, batch), hidden, batch)
+            result = self._with_prompts(self._sample(hidden, batch, masks), hidden, batch)
             return self._with_embeddings(result, hidden, batch)
 
-    def _sample(self, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
+    def _sample(self, hidden: torch.Tensor, batch: InputBatch, masks: Callable[[], Masks]) -> RunnerOutput:
         if not batch.sampled:
             return RunnerOutput({})
-        return sample(self._model.logits(hidden.index_select(0, batch.sample_rows)), batch.sampled)
+        logits = self._model.logits(hidden.index_select(0, batch.sample_rows))
+        made = masks()
+        result = sample(logits, batch.sampled, made.forbidden)
+        return replace(result, errors=dict(made.errors)) if made.errors else result
 
     def _with_prompts(self, result: RunnerOutput, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
         """The same with the log-probabilities of prompts that are wanted."""

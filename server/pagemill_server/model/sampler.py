@@ -6,7 +6,7 @@ the choice was under the raw distribution. Rows without penalties don't pay for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -17,14 +17,25 @@ from pagemill_server.model.logprobs import with_logprobs
 from pagemill_server.model.penalties import adjust, is_adjusted
 from pagemill_server.model.random_numbers import uniform
 
+_NOTHING: Mapping[int, torch.Tensor] = {}
 
-def sample(logits: torch.Tensor, sequences: Sequence[ScheduledSequence]) -> RunnerOutput:
-    """float32 [R, vocab_size] and their R sequences → a token each; rows that are not finite are named in `failed`."""
+
+def sample(
+    logits: torch.Tensor, sequences: Sequence[ScheduledSequence], forbidden: Mapping[int, torch.Tensor] = _NOTHING
+) -> RunnerOutput:
+    """float32 [R, vocab_size] and their R sequences → a token each. Rows that are not finite are named in `failed`.
+
+    `forbidden`, bool [vocab_size] by seq_id, is what grammars don't allow; a row that has one and isn't in it fails.
+    """
     tokens: dict[int, int] = {}  # by row
-    finite = _finite_rows(logits)
+    usable = [
+        row
+        for row in _finite_rows(logits)
+        if not _settings(sequences[row]).grammar or sequences[row].seq_id in forbidden
+    ]
     for adjusted in (False, True):
-        rows = [row for row in finite if is_adjusted(sequences[row]) is adjusted]
-        tokens |= _choose(logits, rows, sequences, adjusted)
+        rows = [row for row in usable if is_adjusted(sequences[row]) is adjusted]
+        tokens |= _choose(logits, rows, sequences, forbidden, adjusted=adjusted)
     sampled = {sequences[row].seq_id: _told(logits[row], token, sequences[row]) for row, token in tokens.items()}
     return RunnerOutput(sampled, frozenset(sequence.seq_id for sequence in sequences) - sampled.keys())
 
@@ -36,14 +47,23 @@ def _finite_rows(logits: torch.Tensor) -> list[int]:
 
 
 def _choose(
-    logits: torch.Tensor, rows: Sequence[int], sequences: Sequence[ScheduledSequence], adjusted: bool
+    logits: torch.Tensor,
+    rows: Sequence[int],
+    sequences: Sequence[ScheduledSequence],
+    forbidden: Mapping[int, torch.Tensor],
+    *,
+    adjusted: bool,
 ) -> dict[int, int]:
     """The tokens of these rows, by row; one without a token that may be drawn gets none."""
     if not rows:
         return {}
     logits = _rows_of(logits, rows, copied=adjusted)
     if adjusted:
-        places = [place for place, row in enumerate(rows) if adjust(logits[place], sequences[row])]
+        places = [
+            place
+            for place, row in enumerate(rows)
+            if adjust(logits[place], sequences[row], forbidden.get(sequences[row].seq_id))
+        ]
         logits, rows = _rows_of(logits, places), [rows[place] for place in places]
     return dict(zip(rows, _tokens(logits, [sequences[row] for row in rows]), strict=True))
 

@@ -27,6 +27,7 @@ from pagemill_server.engine.errors import RunnerLost
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.families import Model
+from pagemill_server.model.grammar_masks import GrammarMasks
 from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.messages import Failed, Step, ToEngine, ToWorker
 from pagemill_server.model.part import Setup
@@ -148,8 +149,9 @@ class ParallelRunner(Runner):
         device: torch.device,
         copier: BlockCopier | None,
         embedding: EmbeddingConfig,
+        grammar_masks: GrammarMasks | None,
     ) -> None:
-        super().__init__(model, attention, block_size, device, copier, embedding)
+        super().__init__(model, attention, block_size, device, copier, embedding, grammar_masks)
         self._workers = workers
         self._fetched: frozenset[int] = frozenset()  # by the newest step: the workers are told with the next
 

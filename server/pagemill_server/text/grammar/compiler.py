@@ -6,6 +6,7 @@ Made once for a model. Thread-safe; what is compiled is kept for those that come
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,15 @@ from pagemill_server.text.grammar.errors import InvalidGrammar
 
 MAX_KEPT = 16  # a hostile one takes some 40 MB
 _MESSAGE_CHARACTERS = 300
+_AFTER = re.compile(r"\n<|\n +\d+ \|")
 
 
 class GrammarCompiler:
-    """`vocab_size` is that of the model's embedding; masks have a bit for each of it."""
+    """`vocab_size` is that of the model's embedding: masks have a bit for each of it, or for each of the tokenizer's if it has
+    more."""
 
     def __init__(self, backend: Tokenizer, eos_ids: Sequence[int], vocab_size: int) -> None:
-        self._backend, self._eos_ids, self.vocab_size = backend, tuple(eos_ids), vocab_size
+        self._backend, self._eos_ids, self._vocab_size = backend, tuple(eos_ids), vocab_size
         self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -110,7 +113,14 @@ class GrammarCompiler:
         """Made for the first grammar: it takes as long as the vocabulary is large."""
         if not self._eos_ids:
             raise InvalidGrammar("The model has no token that ends a text, so that no grammar could end either.")
-        return LLTokenizer(self._backend.to_str(), n_vocab=self.vocab_size, eos_token=list(self._eos_ids))
+        try:
+            return LLTokenizer(
+                self._backend.to_str(),
+                n_vocab=max(self._vocab_size, self._backend.get_vocab_size()),
+                eos_token=list(self._eos_ids),
+            )
+        except ValueError as error:
+            raise InvalidGrammar(f"Answers of this model can't be held to a grammar: {error}") from error
 
 
 def _spelled(piece: str | int) -> str:
@@ -129,6 +139,6 @@ def _refuse(message: str) -> None:
 
 
 def readable(message: str) -> str:
-    """llguidance's sentence without the state that follows it."""
-    sentence = message.partition("\n<")[0].strip()
+    """llguidance's sentence without the state and the source that follow it."""
+    sentence = _AFTER.split(message, maxsplit=1)[0].strip()
     return "No text matches it." if sentence == "NoExtensionBias" else sentence[:_MESSAGE_CHARACTERS]

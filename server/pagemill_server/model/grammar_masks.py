@@ -1,0 +1,92 @@
+"""Which tokens a sequence's grammar allows next. Keeps a matcher for each sequence that has one, and works beside the model's pass.
+
+A matcher is brought up to date from the output tokens that the scheduler hands over, so that one that is missing (the sequence is
+new, or comes back from a preemption) is only made anew. It goes with its sequence: what a step doesn't run has none after it.
+Called by `runner`; the grammars were compiled at the door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from llguidance import LLMatcher
+
+from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
+from pagemill_server.text.grammar import GrammarCompiler, InvalidGrammar
+from pagemill_server.text.grammar.compiler import readable
+
+BROKEN = "The answer's grammar can't be followed any further: "
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """By seq_id, of the sequences of a step that have a grammar: each is in one of the two."""
+
+    forbidden: Mapping[int, torch.Tensor] = field(default_factory=dict)  # bool [vocab_size], on the CPU
+    errors: Mapping[int, str] = field(default_factory=dict)  # a sentence for the client
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A matcher, and how many output tokens it has read."""
+
+    matcher: LLMatcher
+    num_tokens: int = 0
+
+
+def no_masks() -> Masks:
+    """Of a step without grammars."""
+    return Masks()
+
+
+class GrammarMasks:
+    """`grammars` may be the one that the front end checks with: then nothing is compiled here."""
+
+    def __init__(self, grammars: GrammarCompiler, vocab_size: int) -> None:
+        self._grammars, self._vocab_size = grammars, vocab_size
+        self._followed: dict[int, _Followed] = {}  # by seq_id
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
+
+    def begin(self, output: SchedulerOutput) -> Callable[[], Masks]:
+        """Start on a step's masks; call what it returns when they are needed, before the next step."""
+        held = [s for s in output.sequences if s.sampling is not None and s.sampling.grammar]
+        if not held and not self._followed:
+            return no_masks
+        here = frozenset(sequence.seq_id for sequence in output.sequences)
+        return self._thread.submit(self._compute, held, here).result
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _compute(self, sequences: Sequence[ScheduledSequence], here: frozenset[int]) -> Masks:
+        self._followed = {seq_id: followed for seq_id, followed in self._followed.items() if seq_id in here}
+        forbidden: dict[int, torch.Tensor] = {}
+        errors: dict[int, str] = {}
+        for sequence in sequences:
+            try:
+                forbidden[sequence.seq_id] = self._forbidden(sequence)
+            except InvalidGrammar as error:
+                errors[sequence.seq_id] = BROKEN + str(error)
+                self._followed.pop(sequence.seq_id, None)
+        return Masks(forbidden, errors)
+
+    def _forbidden(self, sequence: ScheduledSequence) -> torch.Tensor:
+        """Raises InvalidGrammar where the grammar ran into a limit of its parser, or into a dead end."""
+        assert sequence.sampling is not None
+        assert sequence.output_tokens is not None, "the scheduler hands the output of a sequence with a grammar"
+        text = sequence.sampling.grammar
+        followed = self._followed.get(sequence.seq_id)
+        if followed is None:
+            followed = self._followed[sequence.seq_id] = _Followed(self._grammars.matcher(text))
+        matcher = followed.matcher
+        matcher.consume_tokens(list(sequence.output_tokens[followed.num_tokens :]))
+        followed.num_tokens = len(sequence.output_tokens)
+        allowed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        if matcher.is_error():
+            self._grammars.forget(text)  # a limit may be one that all copies of it reach together
+            raise InvalidGrammar(readable(matcher.get_error()))
+        return torch.from_numpy(np.unpackbits(allowed, count=self._vocab_size, bitorder="little") == 0)
