@@ -1,4 +1,4 @@
-"""Routes that ask nothing of the model: /health, /ready, /metrics, /version, /v1/models."""
+"""Routes that ask nothing of the model: /health, /ready, /metrics, /version, /v1/models, /tokenizer_info."""
 
 from __future__ import annotations
 
@@ -49,6 +49,18 @@ class Status:
 
     async def model(self, request: Request) -> Response:
         return json_response(self._card(self._service.name_of(request.path_params["name"])))
+
+    async def tokenizer_info(self, request: Request) -> Response:
+        """What vLLM's clients ask before they send texts to /tokenize, lm-eval among them."""
+        tokenizer = self._service.admit().tokenizer
+        return json_response(
+            {
+                "tokenizer_class": type(tokenizer.backend).__name__,
+                "bos_token": tokenizer.bos_token or None,
+                "eos_token": tokenizer.eos_token or None,
+                "chat_template": tokenizer.chat_template,
+            }
+        )
 
     def _card(self, name: str) -> dict[str, Any]:
         loaded = self._service.loaded

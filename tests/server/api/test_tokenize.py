@@ -119,3 +119,11 @@ def test_a_full_queue_is_none_of_its_business(server: Running, monkeypatch: pyte
 def test_a_server_that_loads(tmp_path: Path) -> None:
     with serving(write_tiny_encoder(tmp_path), loaded=False) as running:
         assert post(running, "/tokenize", {"prompt": "a"}, status=503)["code"] == "model_loading"
+
+
+def test_what_the_tokenizer_is(server: Running) -> None:
+    with server.client() as client:
+        info = client.get("/tokenizer_info").json()
+    assert info["eos_token"] == "<|im_end|>"
+    assert info["bos_token"] == "<|endoftext|>"
+    assert "add_generation_prompt" in info["chat_template"]
