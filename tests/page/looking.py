@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from pagemill.model_files import ModelFiles
 from pagemill_server.config import SchedulerConfig, ServerConfig
 from tests.page.chromium import FLAGS, chromium
-from tests.server.api.running import settings_for, until
+from tests.server.api.running import NAME, settings_for, until
 from tests.server.test_serve import Living
 
 TOKEN = "of-the-test-4711"
@@ -65,11 +65,14 @@ class Looked:
 
 
 @contextmanager
-def looked_at(files: ModelFiles, *, memory_bytes: int = 16 << 20, **scheduler: Any) -> Iterator[Looked]:
+def looked_at(
+    files: ModelFiles, *, memory_bytes: int = 16 << 20, name: str = NAME, **scheduler: Any
+) -> Iterator[Looked]:
     settings = settings_for(files.path, memory_bytes=memory_bytes)
+    model = replace(settings.model, served_names=(name,))
     config = SchedulerConfig(**{"max_num_seqs": 4, "max_num_batched_tokens": 64, **scheduler})
     server = ServerConfig(management_token=TOKEN, shutdown_timeout=60)
-    living = Living(replace(settings, scheduler=config, server=server), files)
+    living = Living(replace(settings, model=model, scheduler=config, server=server), files)
     try:
         limits = httpx.Limits(max_connections=100)
         with httpx.Client(base_url=living.url, timeout=60, verify=False, limits=limits) as client:

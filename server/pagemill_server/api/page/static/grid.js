@@ -1,6 +1,6 @@
 // Where each block of the map lies. Pure geometry, in CSS pixels; cells begin on whole ones, so that their edges are sharp.
 
-const LARGEST = 22, SMALLEST = 4;
+const LARGEST = 32, SMALLEST = 4;
 const HEIGHT = 420; // what the map would like to stay below
 
 export function gridFor(total, width) {

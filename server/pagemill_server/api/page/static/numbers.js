@@ -56,7 +56,7 @@ const FIGURES = [
   {
     name: "Waiting",
     value: (_, { engine }) => [whole(engine.waiting), ""],
-    below: (_, { engine }) => (engine.waiting ? `about ${words(seconds(engine.queue_seconds))} to wait` : `policy ${engine.policy}`),
+    below: (_, { engine }) => (engine.waiting ? `≈ ${words(seconds(engine.queue_seconds))} to wait` : `policy ${engine.policy}`),
     series: "waiting",
   },
 ];
