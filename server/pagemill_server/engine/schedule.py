@@ -73,8 +73,8 @@ class RunnerOutput:
 
     sampled: dict[int, SampledToken]  # by seq_id
     failed: frozenset[int] = frozenset()
-    errors: dict[int, str] = field(default_factory=dict)  # by seq_id of some in `failed`: a sentence for the client
     prompt_logprobs: dict[int, tuple[SampledToken, ...]] = field(default_factory=dict)  # by seq_id, one a prompt_target
     embeddings: dict[int, tuple[float, ...]] = field(default_factory=dict)  # by seq_id
     fetched: frozenset[int] = frozenset()  # tickets of fetches that ended since the last output that was returned
     fetch_seconds: float = 0.0  # that copying their blocks took, all of them together; 0 where nobody measured it
+    errors: dict[int, str] = field(default_factory=dict)  # by seq_id of some in `failed`: a sentence for the client
