@@ -18,7 +18,7 @@ from pagemill_server.api.strict_body import Body
 from pagemill_server.errors import BadRequest
 
 _ROLE = {"developer": "system", "function": "tool"}  # OpenAI's newer word and its older one; templates know the others
-_ONLY = {
+ONLY = {
     "tool_calls": ("assistant",),
     "function_call": ("assistant",),
     "refusal": ("assistant",),
@@ -163,7 +163,7 @@ def for_template(messages: Sequence[Message]) -> list[dict[str, Any]]:
 def check_messages(messages: Sequence[Message]) -> None:
     """What types alone do not say. Raises BadRequest."""
     for place, message in enumerate(messages):
-        for name, roles in _ONLY.items():
+        for name, roles in ONLY.items():
             if getattr(message, name) is not None and message.role not in roles:
                 raise _refused(place, name, f"belongs to messages of the {' or '.join(roles)}")
         if message.content is None and message.role != "assistant":

@@ -41,7 +41,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 GENERATING = {path for path, _, _ in CASES.values()}
 OTHERS = {
     "/v1/embeddings",
-    "/v1/responses/{id:path}",
+    "/v1/responses/{id}/cancel",
     "/tokenize",
     "/detokenize",
 }  # that generate nothing, or say so below

@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from pagemill_server.api import neutral
 from pagemill_server.api.embedding_body import MAX_INPUTS, EmbeddingBody
+from pagemill_server.api.messages import ONLY
 from pagemill_server.api.protocol import MAX_PROMPTS, ChatBody, CompletionBody
 from pagemill_server.api.responses import body as response_body
 from pagemill_server.api.responses.body import ResponseBody
@@ -106,12 +107,22 @@ def body_schemas() -> dict[str, Schema]:
             _bound(field, schema)
     for name, table in _NEUTRAL.items():
         schemas[name]["properties"] |= {key: {"enum": [*values, None]} for key, values in table.items()}
+    schemas["Message"] |= _by_role()
     for name in ("ChatBody", "CompletionBody"):
         schemas[name]["properties"]["best_of"] = {"type": ["integer", "null"], "description": "n itself, or left out"}
     # A conversation is counted as it would be asked, with one word more.
     counted = schemas["ChatBody"]["properties"] | {"return_token_strs": {"type": ["boolean", "null"]}}
     schemas["ConversationBody"] = schemas["ChatBody"] | {"properties": counted}
     return schemas
+
+
+def _by_role() -> Schema:
+    """What belongs to some roles only, as `messages.check_messages` has it."""
+    others = {name: {"type": "null"} for name, roles in ONLY.items() if roles == ("assistant",)}
+    return {
+        "if": {"properties": {"role": {"const": "assistant"}}},
+        "else": {"required": ["role", "content"], "properties": {"content": {"type": ["string", "array"]}} | others},
+    }
 
 
 def _plain(schema: Any) -> Any:

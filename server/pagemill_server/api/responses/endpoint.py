@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,8 +22,6 @@ from pagemill_server.api.responses.resource import ResponseJob, response_job
 from pagemill_server.api.sampling import Asked, sampling_of
 from pagemill_server.api.service import Loaded
 from pagemill_server.errors import ApiError, NotFound
-
-_OF_STORED = {("GET", ""), ("DELETE", ""), ("POST", "cancel"), ("GET", "input_items")}
 
 
 class Responses(Generation):
@@ -88,11 +85,9 @@ def _asked(body: ResponseBody) -> Asked:
 
 async def not_stored(request: Request) -> Response:
     """What others do with a response that was: get, delete and cancel it, list its input."""
-    asked, _, what = request.path_params["id"].partition("/")
-    if (request.method, what) not in _OF_STORED:
-        raise HTTPException(NotFound.status)
     raise NotFound(
-        f"There is no response {asked[:100]}: this server stores none. Send all that the model shall know in input.",
+        f"There is no response {request.path_params['id'][:100]}: this server stores none. Send all that the model shall know "
+        "in input.",
         param="response_id",
         code="response_not_found",
     )

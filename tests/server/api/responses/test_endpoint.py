@@ -1,6 +1,6 @@
 """/v1/responses through openai's own client with strict validation, and as bytes where its shape matters to the letter.
 
-The model is random, so what it shall say is forced on it, with a grammar of one text.
+The model is random; what it shall say is forced on it with a grammar of one text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from tests.server.api.responses.test_output import replayed
 from tests.server.api.running import NAME, Running, serving
+from tests.server.api.talking import says
 from tests.server.api.test_status import Broken
 
 TOOLS: Any = [
@@ -40,11 +41,8 @@ ANSWERS = {
     "no call after all": 'a <tool_call> is {"name": 3',
     "a marker in an argument": CALL.replace("Bern", "</tool_call>"),
 }
+Patch = pytest.MonkeyPatch
 _OF_ONE_REQUEST = {"id", "call_id", "created_at", "completed_at"}
-
-
-def says(text: str) -> dict[str, Any]:
-    return {"structured_outputs": {"choice": [text]}}
 
 
 def ask(server: Running, **body: Any) -> httpx.Response:
@@ -77,8 +75,9 @@ def timeless(value: Any) -> Any:
 
 @pytest.mark.parametrize("logprobs", [False, True])
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in ANSWERS.items()])
-def test_streamed_is_what_is_whole(talker: Running, text: str, logprobs: bool) -> None:
-    body: dict[str, Any] = {"tools": TOOLS, "max_output_tokens": 300, "seed": 1} | says(text)
+def test_streamed_is_what_is_whole(talker: Running, monkeypatch: Patch, text: str, logprobs: bool) -> None:
+    says(monkeypatch, text)
+    body: dict[str, Any] = {"tools": TOOLS, "max_output_tokens": 300}
     if logprobs:
         body |= {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
     whole = ask(talker, **body).json()
@@ -102,8 +101,9 @@ def test_streamed_is_what_is_whole(talker: Running, text: str, logprobs: bool) -
 
 
 @pytest.mark.parametrize("cut", range(1, 120, 7))
-def test_cut_anywhere_streamed_is_what_is_whole(talker: Running, cut: int) -> None:
-    body = {"tools": TOOLS, "max_output_tokens": cut} | says(ANSWERS["all"])
+def test_cut_anywhere_streamed_is_what_is_whole(talker: Running, monkeypatch: Patch, cut: int) -> None:
+    says(monkeypatch, ANSWERS["all"])
+    body = {"tools": TOOLS, "max_output_tokens": cut}
     whole = ask(talker, **body).json()
     *_, last = events(ask(talker, stream=True, **body))
     assert last["type"] == "response.incomplete"
@@ -113,14 +113,15 @@ def test_cut_anywhere_streamed_is_what_is_whole(talker: Running, cut: int) -> No
     assert all(item["status"] == "completed" for item in whole["output"][:-1])
 
 
-def test_logprobs_are_of_the_words(talker: Running) -> None:
-    include = ["message.output_text.logprobs"]
-    output = ask(talker, tools=TOOLS, include=include, **says(ANSWERS["all"])).json()["output"]
+def test_logprobs_are_of_the_words(talker: Running, monkeypatch: Patch) -> None:
+    says(monkeypatch, ANSWERS["all"])
+    output = ask(talker, tools=TOOLS, include=["message.output_text.logprobs"]).json()["output"]
     part = output[1]["content"][0]
     assert "".join(token["token"] for token in part["logprobs"]) == part["text"] == "I look."
 
 
-def test_a_response_is_all_that_strict_types_want(strict: openai.OpenAI) -> None:
+def test_a_response_is_all_that_strict_types_want(strict: openai.OpenAI, monkeypatch: Patch) -> None:
+    says(monkeypatch, ANSWERS["thoughts"])
     response = strict.responses.create(
         model=NAME,
         input=[{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}],
@@ -130,7 +131,6 @@ def test_a_response_is_all_that_strict_types_want(strict: openai.OpenAI) -> None
         tools=TOOLS,
         parallel_tool_calls=False,
         max_output_tokens=300,
-        extra_body=says(ANSWERS["thoughts"]),
     )
     assert (response.object, response.status, response.model) == ("response", "completed", NAME)
     assert (response.instructions, response.metadata, response.temperature) == ("Be brief.", {"a": "b"}, 0.5)
@@ -146,8 +146,9 @@ def test_a_response_is_all_that_strict_types_want(strict: openai.OpenAI) -> None
     assert [tool["name"] for tool in response.model_dump()["tools"]] == ["get_weather", "get_time"]
 
 
-def test_openais_client_streams(strict: openai.OpenAI) -> None:
-    with strict.responses.stream(model=NAME, input="hi", tools=TOOLS, extra_body=says(ANSWERS["all"])) as stream:
+def test_openais_client_streams(strict: openai.OpenAI, monkeypatch: Patch) -> None:
+    says(monkeypatch, ANSWERS["all"])
+    with strict.responses.stream(model=NAME, input="hi", tools=TOOLS) as stream:
         kinds = [event.type for event in stream]
         response = stream.get_final_response()
     assert kinds[0] == "response.created"
@@ -157,13 +158,16 @@ def test_openais_client_streams(strict: openai.OpenAI) -> None:
     assert response.output_text == "I look."
 
 
+HELLO = {"structured_outputs": {"choice": ["Hello"]}}
+
+
 async def asynchronously(url: str) -> tuple[Response, str]:
     http = openai.DefaultAsyncHttpxClient(verify=False, timeout=60)
     async with openai.AsyncOpenAI(
         base_url=f"{url}/v1", api_key="x", max_retries=0, http_client=http, _strict_response_validation=True
     ) as client:
-        whole = await client.responses.create(model=NAME, input="hi", extra_body=says("Hello"))
-        stream = await client.responses.create(model=NAME, input="hi", stream=True, extra_body=says("Hello"))
+        whole = await client.responses.create(model=NAME, input="hi", extra_body=HELLO)
+        stream = await client.responses.create(model=NAME, input="hi", stream=True, extra_body=HELLO)
         text = "".join([event.delta async for event in stream if event.type == "response.output_text.delta"])
     return whole, text
 
@@ -190,10 +194,11 @@ def test_json_object(talker: Running) -> None:
     assert body["output"][0]["content"][0]["text"].startswith("{")
 
 
-def test_a_tool_loop_of_two_turns(strict: openai.OpenAI) -> None:
+def test_a_tool_loop_of_two_turns(strict: openai.OpenAI, monkeypatch: Patch) -> None:
     """What came is sent back as it is, with the result."""
+    says(monkeypatch, ANSWERS["all"])
     turns: Any = [{"role": "user", "content": "What is the weather?"}]
-    first = strict.responses.create(model=NAME, input=turns, tools=TOOLS, extra_body=says(ANSWERS["all"]))
+    first = strict.responses.create(model=NAME, input=turns, tools=TOOLS)
     calls = [item for item in first.output if isinstance(item, ResponseFunctionToolCall)]
     assert [(call.name, json.loads(call.arguments)) for call in calls] == [
         ("get_weather", {"city": "Bern"}),
@@ -202,7 +207,8 @@ def test_a_tool_loop_of_two_turns(strict: openai.OpenAI) -> None:
     assert len({call.call_id for call in calls}) == 2
     turns += first.output
     turns += [{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"} for call in calls]
-    second = strict.responses.create(model=NAME, input=turns, tools=TOOLS, extra_body=says("Sunny."))
+    says(monkeypatch, "Sunny.")
+    second = strict.responses.create(model=NAME, input=turns, tools=TOOLS)
     assert second.output_text == "Sunny."
     assert second.usage is not None
     assert first.usage is not None
@@ -263,8 +269,9 @@ def test_what_is_stored(strict: openai.OpenAI) -> None:
 def test_no_route_beside_them(talker: Running) -> None:
     with talker.client() as client:
         answer = client.post("/v1/responses/compact", json={})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "unknown_url"
+        unknown = client.get("/v1/responses/resp_1/output")
+    assert (answer.status_code, set(answer.headers["allow"].split(", "))) == (405, {"GET", "HEAD", "DELETE"})
+    assert unknown.json()["error"]["code"] == "unknown_url"
 
 
 def test_a_client_that_goes_frees_its_blocks(talker: Running) -> None:
@@ -302,6 +309,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 3}}}}, "text.format.schema"),
+    ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}}, "text.format"),
     ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
     ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
     ({"include": ["file_search_call.results"]}, "include[0]"),
