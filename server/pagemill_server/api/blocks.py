@@ -19,13 +19,13 @@ from starlette.responses import Response
 from pagemill import __version__
 from pagemill import metrics as names
 from pagemill_server.api.answers import json_response
-from pagemill_server.api.service import Loaded, Service
+from pagemill_server.api.service import Service
 from pagemill_server.api.status import Status
 from pagemill_server.config import SchedulerConfig
 from pagemill_server.engine.snapshot import BlockView, SequenceView, Snapshot
 from pagemill_server.recent import WINDOW, Recent
 
-_NO_STORE = {"cache-control": "no-store"}
+_HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
 class Blocks:
@@ -37,10 +37,10 @@ class Blocks:
         server, loaded = self._server(), self._service.loaded
         latency = self._service.metrics.recent
         if loaded is None:
-            return json_response({"server": server} | nothing_yet(latency), headers=_NO_STORE)
+            return json_response({"server": server} | nothing_yet(latency), headers=_HEADERS)
         snapshot = await loaded.engine.snapshot()
         body = partial(engine_body, snapshot, loaded.engine.config, latency, time.monotonic())
-        return await asyncio.to_thread(lambda: json_response({"server": server} | body(), headers=_NO_STORE))
+        return await asyncio.to_thread(lambda: json_response({"server": server} | body(), headers=_HEADERS))
 
     def _server(self) -> dict[str, Any]:
         service = self._service
@@ -53,7 +53,7 @@ class Blocks:
             "dead": service.loaded is not None and service.loaded.engine.dead is not None,
             "in_flight": service.in_flight,
             "refusing": service.lifecycle.refusing,
-            "max_model_len": _context(service.loaded),
+            "max_model_len": None if service.loaded is None else service.loaded.context,
         }
 
 
@@ -103,13 +103,6 @@ def _runs(blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
             first, direction = number, 0
         last = number
     yield first, last
-
-
-def _context(loaded: Loaded | None) -> int | None:
-    """Tokens that one sequence may reach."""
-    if loaded is None:
-        return None
-    return loaded.context if loaded.limits.num_blocks else loaded.limits.max_model_len
 
 
 def _engine(snapshot: Snapshot, config: SchedulerConfig) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pagemill_server.api.conversation import ToolChoice
 from pagemill_server.api.effort import Effort
 from pagemill_server.api.protocol import SamplingFields, StreamOptions
 from pagemill_server.api.strict_body import Body, validated
+from pagemill_server.api.structured import StructuredOutputs
 from pagemill_server.api.tool_fields import FunctionBody, known, named, tools_of
 from pagemill_server.errors import BadRequest
 from pagemill_server.text.tools import Tool
@@ -93,6 +94,7 @@ class ResponseBody(SamplingFields):
     tool_choice: Any = None  # read by `tools_and_choice`
     parallel_tool_calls: bool | None = None
     text: TextBody | None = None
+    structured_outputs: StructuredOutputs | None = None  # vLLM's, beyond what `text` can say
     reasoning: ReasoningBody | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include: list[Literal["message.output_text.logprobs", "reasoning.encrypted_content"]] | None = None

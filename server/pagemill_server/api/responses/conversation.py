@@ -7,21 +7,23 @@ from pagemill_server.api.effort import template_kwargs
 from pagemill_server.api.responses.body import Format, ResponseBody, tools_and_choice
 from pagemill_server.api.responses.turns import messages_of
 from pagemill_server.api.service import Loaded
+from pagemill_server.api.structured import Output, OutputFields, output_of
 from pagemill_server.errors import BadRequest
 from pagemill_server.text import grammar
-from pagemill_server.text.grammar import Grammar, InvalidGrammar
+from pagemill_server.text.grammar import InvalidGrammar
 
 
 def conversation_of(loaded: Loaded, body: ResponseBody) -> Conversation:
     generator = loaded.generating()
     tools, choice = tools_and_choice(body)
+    output = _output(body)
     return Conversation(
         messages_of(body.input, body.instructions),
         where="input",
         tools=tools,
         tool_choice=choice,
-        output=_output(body.format),
-        output_where="text.format",
+        output=None if output is None else output.grammar,
+        output_where="" if output is None else output.where,
         template_kwargs=template_kwargs(
             generator.template.variables if generator.template is not None else (),
             thinks=generator.reasoning is not None,
@@ -32,19 +34,29 @@ def conversation_of(loaded: Loaded, body: ResponseBody) -> Conversation:
     )
 
 
-def _output(form: Format) -> Grammar | None:
+def _output(body: ResponseBody) -> Output | None:
+    """`text.format`, or vLLM's `structured_outputs`."""
+    other = output_of(OutputFields(structured_outputs=body.structured_outputs))
+    made = _formatted(body.format)
+    if made is not None and other is not None:
+        raise BadRequest(
+            f"{made.where} and {other.where} exclude each other; send one of them.",
+            param=made.where,
+            code="invalid_value",
+        )
+    return made or other
+
+
+def _formatted(form: Format) -> Output | None:
     if form.type == "text":
         return None
     if form.type == "json_object":
-        return grammar.json_object()
+        return Output(grammar.json_object(), "text.format")
     if form.name is None or form.schema_ is None:
-        name = "name" if form.name is None else "schema"
-        raise BadRequest(
-            f"Missing required parameter: text.format.{name}.",
-            param=f"text.format.{name}",
-            code="missing_required_parameter",
-        )
+        name = "text.format." + ("name" if form.name is None else "schema")
+        raise BadRequest(f"Missing required parameter: {name}.", param=name, code="missing_required_parameter")
+    where = "text.format.schema"
     try:
-        return grammar.json_schema(form.schema_)
+        return Output(grammar.json_schema(form.schema_), where)
     except InvalidGrammar as refused:
-        raise BadRequest(str(refused), param="text.format.schema", code="invalid_grammar") from None
+        raise BadRequest(f"{where} can't be enforced: {refused}", param=where, code="invalid_grammar") from None

@@ -92,6 +92,7 @@ export class BlockMap {
   #draw() {
     const canvas = this.#canvas, owned = this.#owned;
     const width = canvas.parentElement.clientWidth, ratio = devicePixelRatio || 1;
+    if (!width) return; // nobody sees it; when it shows again, its size changes
     const [across, down] = [Math.round(width * ratio), Math.round(gridFor(owned.total, width).height * ratio)];
     if (canvas.width !== across || canvas.height !== down || this.#stale) {
       const grid = (this.#grid = gridFor(owned.total, width));
