@@ -65,9 +65,7 @@ class Detokenizer:
     """
 
     def __init__(self, vocabulary: TokenBytes, special: bool = False, shown: Collection[int] = ()) -> None:
-        self._bytes_of = vocabulary.spelled if special else vocabulary.of
-        if shown and not special:
-            self._bytes_of = lambda token: vocabulary.spelled(token) if token in shown else vocabulary.of(token)
+        self._vocabulary, self._special, self._shown = vocabulary, special, shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
@@ -83,6 +81,10 @@ class Detokenizer:
         """Whether the bytes that wait will stay half a character, because this token begins another."""
         begins = self._bytes_of(token_id)[:1]
         return self.within_character and bool(begins) and not 0x80 <= begins[0] < 0xC0
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        named = self._special or token_id in self._shown
+        return self._vocabulary.spelled(token_id) if named else self._vocabulary.of(token_id)
 
     def flush(self) -> str:
         """What is left when the sequence ends within a character."""
