@@ -37,12 +37,13 @@ check: lint ## format, lint, types, import layers, unit tests: under a minute
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(UNIT)
 
 .PHONY: lint
-lint: $(BIN)/.installed ## format, lint, types, import layers, CRD drift
+lint: $(BIN)/.installed ## format, lint, types, import layers, drift of what is generated
 	@$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pagemill_operator.crd --check
+	$(BIN)/python -m pagemill_server.flag_reference --check
 
 .PHONY: format
 format: $(BIN)/.installed ## format the code and mend what the linter can
@@ -60,6 +61,10 @@ models: model ## and the embedding model that the tests need
 .PHONY: crds
 crds: $(BIN)/.installed ## write the CRD from the typed spec
 	@$(BIN)/python -m pagemill_operator.crd --write
+
+.PHONY: flags
+flags: $(BIN)/.installed ## write docs/flags.md from the server's parser
+	@$(BIN)/python -m pagemill_server.flag_reference --write
 
 .PHONY: golden
 golden: $(BIN)/.installed ## rewrite the golden manifests of the render tests

@@ -1,14 +1,13 @@
 """Every flag of `pagemill serve`, in the groups of `config`: its name, what it takes, its default and its line of help.
 
-Flags are named as vLLM's users know them. A feature that this version lacks is refused with a clear line, never ignored. Used by
-`cli`, which makes configs of them.
+Flags are named as vLLM's users know them; those of vLLM's that there aren't are in `vllm_flags`. Used by `cli`, which makes configs
+of them, and by `flag_reference`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pagemill import endpoints
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
@@ -18,6 +17,7 @@ from pagemill_server import flag_values as values
 from pagemill_server.config import CacheConfig, ChatOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import policies
 from pagemill_server.text.names import REASONING_PARSERS, TOOL_CALL_PARSERS
+from pagemill_server.vllm_flags import add_vllm_flags
 
 _Group = argparse._ArgumentGroup
 _MOST_RANKS = 64  # GPUs of one pod
@@ -35,6 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     _chat_flags(parser.add_argument_group("prompts and answers"))
     _server_flags(parser.add_argument_group("server"))
     _key_flags(parser.add_argument_group("keys, logs and traces"))
+    add_vllm_flags(parser)
     return parser
 
 
@@ -81,7 +82,6 @@ def _model_flags(model: _Group) -> None:
         default="auto",
         help="auto is what the model was made for (default: %(default)s)",
     )
-    model.add_argument("--quantization", action=_Absent, neutral=("none",), help=argparse.SUPPRESS)
     model.add_argument(
         "--tensor-parallel-size",
         "-tp",
@@ -315,18 +315,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise invalid(f"{message} (see pagemill serve --help)")
-
-
-class _Absent(argparse.Action):
-    """A flag of vLLM's whose feature this version lacks; values that ask for nothing are taken."""
-
-    def __init__(self, *args: Any, neutral: Sequence[str] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._neutral = neutral
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
-        if values not in self._neutral:
-            raise invalid(f"{option} is not supported by this version; leave it out")
 
 
 def invalid(message: str) -> PagemillError:

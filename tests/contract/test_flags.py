@@ -11,6 +11,7 @@ from pagemill_operator.render import render
 from pagemill_operator.resource import read
 from pagemill_operator.spec import OWNED_FLAGS
 from pagemill_server.flags import make_parser
+from pagemill_server.vllm_flags import VLLM_FLAGS
 from tests.operator.golden_cases import CASES, EVERYTHING, SETTINGS
 
 # What a deployment says in engine.extraArgs, where it must.
@@ -72,7 +73,8 @@ def test_a_model_that_a_client_cannot_name_is_served_under_the_deployments_name(
 
 def test_every_flag_of_a_field_is_refused_among_the_extra_ones() -> None:
     known = {option for action in make_parser()._actions for option in action.option_strings if option.startswith("--")}
-    assert known - OWNED_FLAGS == {"--help", *NO_FIELD}, "a new flag of the server: is it a field of the spec?"
+    absent = {name for flag in VLLM_FLAGS for name in flag.names}
+    assert known - absent - OWNED_FLAGS == {"--help", *NO_FIELD}, "a new flag of the server: is it a field of the spec?"
 
 
 def test_plan_reckons_with_the_servers_defaults() -> None:
