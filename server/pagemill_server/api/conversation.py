@@ -177,7 +177,7 @@ def _grammar(
         generator.grammars.check(text)
     except InvalidGrammar as refused:
         param = "tools" if tools else conversation.output_where
-        raise BadRequest(str(refused), param=param, code="invalid_grammar") from None
+        raise BadRequest(f"{param} can't be enforced: {refused}", param=param, code="invalid_grammar") from None
     return text
 
 

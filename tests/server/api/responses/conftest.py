@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,10 +30,23 @@ def talker(talking_server: Running) -> Iterator[Running]:
 
 @pytest.fixture
 def strict(talker: Running) -> Iterator[openai.OpenAI]:
+    with _strict(talker) as client:
+        yield client
+
+
+@pytest.fixture
+def strict_plain(idle_server: Running) -> Iterator[openai.OpenAI]:
+    """The same to a model without reasoning."""
+    with _strict(idle_server) as client:
+        yield client
+
+
+@contextmanager
+def _strict(server: Running) -> Iterator[openai.OpenAI]:
     """openai's client, which raises at a field that its types don't know so."""
     http = openai.DefaultHttpxClient(verify=False, timeout=60)
     with openai.OpenAI(
-        base_url=f"{talker.url}/v1",
+        base_url=f"{server.url}/v1",
         api_key="not-needed",
         max_retries=0,
         http_client=http,
