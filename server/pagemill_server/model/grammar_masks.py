@@ -32,10 +32,15 @@ class Masks:
 
 @dataclass(slots=True)
 class _Followed:
-    """A matcher, and how many output tokens it has read."""
+    """A matcher of a grammar, and the output tokens that it has read."""
 
+    grammar: str
     matcher: LLMatcher
-    num_tokens: int = 0
+    read: tuple[int, ...] = ()
+
+    def is_of(self, grammar: str, output: tuple[int, ...]) -> bool:
+        """Ids of sequences are an engine's own: another engine's may have been here before."""
+        return self.grammar == grammar and output[: len(self.read)] == self.read
 
 
 def no_masks() -> Masks:
@@ -78,13 +83,13 @@ class GrammarMasks:
         """Raises InvalidGrammar where the grammar ran into a limit of its parser, or into a dead end."""
         assert sequence.sampling is not None
         assert sequence.output_tokens is not None, "the scheduler hands the output of a sequence with a grammar"
-        text = sequence.sampling.grammar
+        text, output = sequence.sampling.grammar, sequence.output_tokens
         followed = self._followed.get(sequence.seq_id)
-        if followed is None:
-            followed = self._followed[sequence.seq_id] = _Followed(self._grammars.matcher(text))
+        if followed is None or not followed.is_of(text, output):
+            followed = self._followed[sequence.seq_id] = _Followed(text, self._grammars.matcher(text))
         matcher = followed.matcher
-        matcher.consume_tokens(list(sequence.output_tokens[followed.num_tokens :]))
-        followed.num_tokens = len(sequence.output_tokens)
+        matcher.consume_tokens(list(output[len(followed.read) :]))
+        followed.read = output
         allowed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
         if matcher.is_error():
             self._grammars.forget(text)  # a limit may be one that all copies of it reach together

@@ -22,6 +22,9 @@ from pagemill_server.text.grammar.errors import InvalidGrammar
 
 MAX_KEPT = 16  # a hostile one takes some 40 MB
 _MESSAGE_CHARACTERS = 300
+# The model chooses the tokens also where only one text can come. Left to llguidance, a text that spells a special token's name
+# would become that token, and the answer end in the middle where it is the end's.
+_OPTIONS = '%llguidance {"no_forcing": true}'
 _AFTER = re.compile(r"\n<|\n +\d+ \|")
 
 
@@ -69,7 +72,8 @@ class GrammarCompiler:
 
     def _compile(self, text: str) -> LLMatcher:
         parts = [self._written(part) for part in json.loads(text)["grammars"]]
-        made = LLMatcher(self._tokenizer, json.dumps({"grammars": parts}), log_level=0, limits=LIMITS)
+        start = {"lark_grammar": f"{_OPTIONS}\nstart: @{parts[0]['name']}"}
+        made = LLMatcher(self._tokenizer, json.dumps({"grammars": [start, *parts]}), log_level=0, limits=LIMITS)
         _check(made)
         begun = made.deep_copy()
         begun.compute_bitmask()  # what can't even begin is refused, too

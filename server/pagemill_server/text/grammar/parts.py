@@ -84,7 +84,7 @@ def sequence(*parts: Grammar) -> Grammar:
 
 
 def one_of(*parts: Grammar) -> Grammar:
-    """Any one of them."""
+    """Any one of them. They are told apart by how they begin: beside one that begins with any text no other is seen."""
     return _composed(" | ".join(map(_reference, parts)), parts)
 
 
