@@ -178,6 +178,9 @@ def _others() -> dict[str, Schema]:
             count=INTEGER, max_model_len=INTEGER, tokens=many(INTEGER), token_strs=maybe(many(maybe(STRING)))
         ),
         "Text": each(prompt=STRING),
+        "TokenizerInfo": each(
+            tokenizer_class=STRING, bos_token=maybe(STRING), eos_token=maybe(STRING), chat_template=maybe(STRING)
+        ),
         "Model": card,
         "Models": each(object=const("list"), data=many(ref("Model"))),
         "Health": each(status=STRING),

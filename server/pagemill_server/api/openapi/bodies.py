@@ -72,6 +72,7 @@ def _choice(named: Schema, allowed: Schema) -> Schema:
 
 
 _FUNCTION: Schema = {"const": "function"}
+_JSON_SCHEMA: Schema = {"type": ["object", "boolean", "string", "null"]}  # or its text; true: any JSON
 _NAMED = _closed(type=_FUNCTION, function=_closed(name=_NAME))
 _FLAT = _closed(type=_FUNCTION, name=_NAME)
 _MODE: Schema = {"enum": ["auto", "required"]}
@@ -87,6 +88,9 @@ _OPEN: Mapping[tuple[str, str], Schema] = {  # what pydantic is told is Any, bec
         _NAMED, _closed(type=_ALLOWED, allowed_tools=_closed(mode=_MODE, tools=_some(_NAMED)))
     ),
     ("ChatBody", "function_call"): {"anyOf": [{"enum": ["none", "auto", None]}, _closed(name=_NAME)]},
+    ("ChatBody", "guided_json"): _JSON_SCHEMA,
+    ("CompletionBody", "guided_json"): _JSON_SCHEMA,
+    ("StructuredOutputs", "json"): _JSON_SCHEMA,
     ("CompletionBody", "prompt"): _texts_or_ids(MAX_PROMPTS),
     ("EmbeddingBody", "input"): _texts_or_ids(MAX_INPUTS),
     ("ResponseBody", "tool_choice"): _choice(_FLAT, _closed(type=_ALLOWED, mode=_MODE, tools=_some(_FLAT))),

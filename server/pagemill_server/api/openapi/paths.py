@@ -93,6 +93,7 @@ OPERATIONS = (
     Operation("get", "/v1/responses/{id}/input_items", _STORE, "model", "-", failures=_NEVER),
     Operation("get", "/v1/models", "The names of the served model.", "model", "Models"),
     Operation("get", "/v1/models/{name}", "One of them.", "model", "Model", failures=(401, 404, 405)),
+    Operation("get", "/tokenizer_info", "What the tokenizer is.", "model", "TokenizerInfo", failures=(401, 405, 503)),
     Operation("get", PATH, "This document.", "server", "Document"),
     _probe(
         endpoints.HEALTH_PATH, "Whether the process is well: for liveness and startup probes.", "Health", unready=True
