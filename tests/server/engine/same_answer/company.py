@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pagemill.model_files import inspect
+from pagemill.model_files import ModelFiles, inspect
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.policies.deadline import Deadline
@@ -24,6 +24,8 @@ from pagemill_server.engine.sequence import Sequence as Waiting
 from pagemill_server.engine.tier_costs import FixedCosts
 from pagemill_server.model.load import load_runner
 from pagemill_server.model.runner import Runner
+from pagemill_server.text.grammar import GrammarCompiler
+from pagemill_server.text.tokenizer import load_tokenizer
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, named
 
 DISPLACING = "tests.server.engine.same_answer.company:Hurried"  # a policy under which much is preempted
@@ -69,18 +71,25 @@ def loaded(
     threads: int = 1,
     **options: Any,
 ) -> Iterator[LoadedModel]:
+    files = inspect(folder)
     runner, limits, _ = load_runner(
-        inspect(folder),
+        files,
         ModelOptions(str(folder), ("test",), **({"dtype": "float32", "device": "cpu"} | options)),
         CacheConfig(block_size=block_size, memory_bytes=memory_bytes, offloading_bytes=offloading_bytes),
         SchedulerConfig(),
         lambda done, total: None,
+        grammars=grammars_of(files),
     )
     try:
         with computing_on(threads):
             yield LoadedModel(runner, limits)
     finally:
         runner.close()
+
+
+def grammars_of(files: ModelFiles) -> GrammarCompiler:
+    tokenizer = load_tokenizer(files)
+    return GrammarCompiler(tokenizer.backend, tokenizer.eos_ids, files.config.vocab_size)
 
 
 @contextmanager
