@@ -132,6 +132,7 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"service_tier": "flex"}, "service_tier"),
     ({"user": 5}, "user"),
     ({"no_such_key": 1}, "no_such_key"),
+    ({"logits_processors": ["os.system"]}, "logits_processors"),  # code of the client's runs nowhere
     ({"model": 5}, "model"),
 ]
 ONLY_CHAT: list[tuple[dict[str, Any], str]] = [
