@@ -3,9 +3,10 @@
 import pytest
 
 from pagemill_server.config import SchedulerConfig
-from pagemill_server.engine.engine import Engine
+from pagemill_server.engine.engine import NOT_FINITE, Engine
 from pagemill_server.engine.policies import Policy
 from pagemill_server.engine.request import FinishReason, RequestOutput
+from pagemill_server.engine.schedule import RunnerOutput
 from pagemill_server.engine.sequence import Sequence
 from tests.server.engine.scripted import answer, make_engine, make_request, next_token, run_to_end, token_ids
 
@@ -99,6 +100,17 @@ def test_what_ran_away_is_found_by_nobody() -> None:
     run_to_end(engine)
     engine.add(again := make_request(prompt))
     assert run_to_end(engine)[again.request_id][0].num_cached_tokens == 0
+
+
+def test_a_sequence_fails_for_the_reason_that_the_runner_gives() -> None:
+    engine, runner = make_engine()
+    for _ in range(3):
+        engine.add(make_request(4))
+    plan = engine.scheduler.schedule(now=0.0)
+    result = runner.run(plan)
+    sampled = {2: result.sampled[2]}
+    outputs = engine.commit(plan, RunnerOutput(sampled, frozenset({0, 1}), errors={1: "Its grammar broke."}))
+    assert [output.error for output in outputs] == [NOT_FINITE, "Its grammar broke.", None]
 
 
 class Accountant(Policy):

@@ -48,6 +48,13 @@ def test_penalties_need_what_came_before(penalty: dict[str, float]) -> None:
     assert planned(3, **penalty).history is None, "not where nothing is sampled"
 
 
+def test_a_grammar_needs_the_output() -> None:
+    assert planned(1, computed=6, output=(20, 21), grammar="g").output_tokens == (20, 21)
+    assert planned(5, grammar="g").output_tokens == ()
+    assert planned(3, grammar="g").output_tokens is None, "not where nothing is sampled"
+    assert planned(1, computed=6, output=(20, 21)).output_tokens is None
+
+
 @pytest.mark.parametrize(
     ("computed", "tokens", "reported", "targets"),
     [

@@ -135,3 +135,29 @@ def test_the_definition_whatever_the_numbers(
     assert found == pytest.approx(defined(row, entry), rel=1e-5, abs=1e-5)
     if not is_adjusted(entry):
         assert found == row
+
+
+def forbidding(*tokens: int) -> torch.Tensor:
+    return torch.tensor([token in tokens for token in range(VOCAB)])
+
+
+def test_a_grammars_mask_comes_after_biases_and_penalties_and_leaves_the_rest_as_it_is() -> None:
+    row, entry = row_of(), sequence([1, 2], 1, grammar="g", logit_bias=((2, 100.0), (3, 1.0)))
+    assert is_adjusted(entry)
+    changed = row.clone()
+    assert adjust(changed, entry, forbidding(0, 2))
+    assert [token for token, value in enumerate(changed.tolist()) if value == -math.inf] == [0, 2]
+    assert changed[3] == row[3] + 1
+    assert torch.equal(changed[4:], row[4:])
+
+
+@pytest.mark.parametrize(("others", "ended"), [((), True), ((5,), False)])
+def test_a_grammar_at_its_end_goes_before_the_minimum_length(others: tuple[int, ...], ended: bool) -> None:
+    entry = sequence([], 0, min_tokens=3, stop_token_ids=(2, 7), grammar="g")
+    changed = row_of()
+    assert adjust(changed, entry, forbidding(*(token for token in range(VOCAB) if token not in (2, *others))))
+    assert [token for token, value in enumerate(changed.tolist()) if value > -math.inf] == ([2] if ended else [5])
+
+
+def test_a_grammar_that_allows_nothing_leaves_nothing_to_choose() -> None:
+    assert not adjust(row_of(), sequence([], 0, grammar="g"), forbidding(*range(VOCAB)))

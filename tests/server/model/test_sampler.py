@@ -220,3 +220,28 @@ def test_a_row_that_is_not_finite_fails_alone(bad: float, temperature: float) ->
 
 def test_nothing_to_sample_is_an_empty_answer() -> None:
     assert sample(torch.zeros(0, 5), []) == RunnerOutput({})
+
+
+def test_a_grammar_changes_its_own_row_alone_and_not_its_logprobs() -> None:
+    rows = torch.stack([LOGITS, LOGITS, LOGITS])
+    plain = [sequence(i, seed=i, logprobs=2) for i in range(3)]
+    held = [plain[0], sequence(1, seed=1, logprobs=2, grammar="g"), plain[2]]
+    expected = sample(rows, plain).sampled
+    found = sample(rows, held, {1: torch.tensor([False, True, True, True, True])}).sampled
+    assert (found[0], found[2]) == (expected[0], expected[2])
+    assert found[1].token_id == 0
+    assert found[1].top == expected[1].top
+    assert found[1].logprob == pytest.approx(math.log(0.05))
+
+
+def test_a_row_with_a_grammar_and_without_its_mask_fails_alone() -> None:
+    output = sample(torch.stack([LOGITS, LOGITS]), [sequence(1, grammar="g"), sequence(2)])
+    assert (output.failed, list(output.sampled)) == ({1}, [2])
+
+
+def test_what_a_mask_leaves_is_drawn_as_the_rest_of_the_distribution() -> None:
+    forbidden = torch.tensor([False, True, False, True, False])
+    sequences = [sequence(i, 1, i, grammar="g") for i in range(4000)]
+    output = sample(LOGITS.expand(4000, -1), sequences, dict.fromkeys(range(4000), forbidden))
+    drawn = np.bincount([output.sampled[i].token_id for i in range(4000)], minlength=5) / 4000
+    assert drawn.tolist() == pytest.approx([0.125, 0, 0.625, 0, 0.25], abs=0.03)

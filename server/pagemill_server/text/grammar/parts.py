@@ -48,9 +48,9 @@ def choice(texts: Sequence[str]) -> Grammar:
 
 
 def regex(pattern: str) -> Grammar:
-    """All of the text matches; Rust's syntax, without look-around and back references."""
+    """All of the text matches; Rust's syntax, without look-around and back references. `\\d` is 0 to 9 only."""
     bounds.check_regex(pattern)
-    return _part({"lark_grammar": f"start: /{llguidance.regex_to_lark(_without_anchors(pattern), '')}/"})
+    return _part({"lark_grammar": f"start: /{llguidance.regex_to_lark(_without_anchors(pattern), 'd')}/"})
 
 
 def cfg(text: str) -> Grammar:
