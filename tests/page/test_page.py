@@ -258,6 +258,7 @@ def test_paused_it_asks_nothing_and_says_of_when_it_is(server: Looked, tab: Open
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     server.ask("g", LONG)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as when one comes back to the tab
     page.wait_for_timeout(2500)
     assert asked == []
     expect(lines(page, "running")).to_have_count(0)

@@ -199,11 +199,15 @@ async def test_who_asks_at_once_or_soon_after_shares_one(monkeypatch: pytest.Mon
     async with engine_loop() as (loop, _, _):
         first = await soon(loop.snapshot())
         monkeypatch.setattr(engine_thread, "SNAPSHOT_LASTS", 0.0)
+        taken = Counter[str]()
+        take = loop._engine.snapshot
+        monkeypatch.setattr(loop._engine, "snapshot", lambda: taken.update(["one"]) or take())
         at_once = await soon(asyncio.gather(*[loop.snapshot() for _ in range(50)]))
         monkeypatch.setattr(engine_thread, "SNAPSHOT_LASTS", 3600.0)
         soon_after = await soon(loop.snapshot())
         assert len({id(snapshot) for snapshot in (*at_once, soon_after)}) == 1
         assert at_once[0] is not first
+        assert taken.total() == 1
 
 
 @pytest.mark.usefixtures("always_new")
