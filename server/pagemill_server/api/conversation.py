@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pagemill_server.api.forced import after_thoughts, forced_grammar
 from pagemill_server.api.service import Generator, Loaded
 from pagemill_server.api.thinking import ThinkingMeter
+from pagemill_server.api.tokens import token_ids
 from pagemill_server.errors import BadRequest
 from pagemill_server.text import grammar
 from pagemill_server.text.grammar import Grammar, InvalidGrammar
@@ -77,7 +78,7 @@ def turn_of(loaded: Loaded, conversation: Conversation) -> Turn:
     generator = loaded.generating()
     tools = _tools(generator, conversation)
     text = _rendered(generator, conversation, tools)
-    prompt = tuple(loaded.tokenizer.encode(text, conversation.add_special_tokens))
+    prompt = tuple(token_ids(loaded, text, conversation.add_special_tokens, conversation.where))
     if not prompt:
         raise BadRequest("The chat template made an empty prompt of these messages.", param=conversation.where)
     thinks = _thinks(generator, conversation, text)

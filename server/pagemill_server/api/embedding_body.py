@@ -16,6 +16,7 @@ from pagemill_server.api import neutral
 from pagemill_server.api.protocol import MAX_DEADLINE_MS, MAX_SALT_CHARACTERS
 from pagemill_server.api.service import Loaded
 from pagemill_server.api.strict_body import Body, validated
+from pagemill_server.api.tokens import beginning, token_ids
 from pagemill_server.engine.token_ids import unknown_id
 from pagemill_server.errors import BadRequest
 
@@ -83,7 +84,7 @@ def texts_of(loaded: Loaded, config: EmbeddingConfig, body: EmbeddingBody) -> li
     keep = most if body.truncate_prompt_tokens == -1 else body.truncate_prompt_tokens
     special = body.add_special_tokens is not False
     return [
-        _fitting(place, _encoded(loaded, config, item, keep, special=special), loaded)
+        _fitting(place, _encoded(loaded, config, place, item, keep, special=special), loaded)
         for place, item in enumerate(body.inputs())
     ]
 
@@ -106,14 +107,16 @@ def size_of(config: EmbeddingConfig, asked: int | None) -> int:
 
 
 def _encoded(
-    loaded: Loaded, config: EmbeddingConfig, item: Input, keep: int | None, *, special: bool
+    loaded: Loaded, config: EmbeddingConfig, place: int, item: Input, keep: int | None, *, special: bool
 ) -> tuple[int, ...]:
     if not isinstance(item, str):
         return item[:keep]
     text = config.prepared(item)
     if keep is not None and special:
-        return loaded.tokenizer.encode_truncated(text, keep)
-    return tuple(loaded.tokenizer.encode(text, special))[:keep]
+        return loaded.tokenizer.encode_truncated(beginning(loaded, text), keep)
+    if keep is not None:
+        text = beginning(loaded, text)
+    return tuple(token_ids(loaded, text, special, "input", f"input[{place}]"))[:keep]
 
 
 def _fitting(place: int, ids: Sequence[int], loaded: Loaded) -> tuple[int, ...]:

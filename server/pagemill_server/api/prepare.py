@@ -16,6 +16,7 @@ from pagemill_server.api.echo import Echo
 from pagemill_server.api.protocol import CompletionBody, SamplingFields
 from pagemill_server.api.sampling import Asked, refusal
 from pagemill_server.api.service import Loaded
+from pagemill_server.api.tokens import token_ids
 from pagemill_server.engine.errors import InvalidSampling
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.engine.token_ids import unknown_id
@@ -88,7 +89,7 @@ def completion_prompts(loaded: Loaded, body: CompletionBody) -> list[tuple[int, 
 
 
 def _encode(loaded: Loaded, prompt: str) -> tuple[int, ...]:
-    ids = tuple(loaded.tokenizer.encode(prompt, True))
+    ids = tuple(token_ids(loaded, prompt, True, "prompt"))
     if not ids:
         raise BadRequest("prompt becomes no token at all.", param="prompt")
     return ids

@@ -1,7 +1,7 @@
 """POST /tokenize and /detokenize, in vLLM's shapes: what a prompt or a conversation is in tokens, and back.
 
 A conversation is the body of /v1/chat/completions, and becomes the very prompt that it would be there. Needs the tokenizer and no
-engine, so nothing is queued; the body's bound is the only one.
+engine, so nothing is queued.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pagemill_server.api.endpoint import Call, Endpoint
 from pagemill_server.api.protocol import parse_chat
 from pagemill_server.api.service import Loaded
 from pagemill_server.api.strict_body import Body, validated
+from pagemill_server.api.tokens import text_of, token_ids
 from pagemill_server.engine.token_ids import unknown_id
 from pagemill_server.errors import BadRequest
 
@@ -61,7 +62,8 @@ class Tokenize(Endpoint):
     def _prompt(self, loaded: Loaded, raw: Mapping[str, Any]) -> tuple[list[int], bool]:
         body = validated(PromptBody, raw)
         self.service.name_of(body.model)
-        return loaded.tokenizer.encode(body.prompt, body.add_special_tokens is not False), bool(body.return_token_strs)
+        special = body.add_special_tokens is not False
+        return token_ids(loaded, body.prompt, special, "prompt"), bool(body.return_token_strs)
 
     def _conversation(self, loaded: Loaded, raw: Mapping[str, Any]) -> tuple[list[int], bool]:
         if "prompt" in raw:
@@ -84,4 +86,4 @@ class Detokenize(Endpoint):
         self.service.name_of(body.model)
         if (wrong := unknown_id(body.tokens, size)) is not None:
             raise BadRequest(f"Token id {wrong} is not in the model's vocabulary of {size}.", param="tokens")
-        return orjson.dumps({"prompt": loaded.tokenizer.decode(body.tokens, skip_special=False)})
+        return orjson.dumps({"prompt": text_of(loaded, body.tokens, "tokens")})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
@@ -35,20 +35,28 @@ class ModelTokenizer:
 
         Text is valid Unicode: a lone surrogate is the caller's to refuse.
         """
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special).ids
+        ids: list[int] = self._encoding(text, add_special).ids
         return ids
 
     def encode_truncated(self, text: str, length: int) -> tuple[int, ...]:
         """At most `length` token ids: the text's first, within the special tokens that the model wants around them."""
         around = self.backend.num_special_tokens_to_add(False)
-        encoding = self.backend.encode(text, add_special_tokens=False)
+        encoding = self._encoding(text, False)
         encoding.truncate(max(0, length - around))
         return tuple(self.backend.post_process(encoding).ids[:length])
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids; ids that no token has are left out."""
-        text: str = self.backend.decode(list(ids), skip_special_tokens=skip_special)
+        text: str = self.backend.decode_batch([list(ids)], skip_special_tokens=skip_special)[0]
         return text
+
+    def longest_token(self) -> int:
+        """Bytes of text that one token can stand for at the most, or somewhat more."""
+        return max(len(token.encode()) for token in self.backend.get_vocab(True))
+
+    def _encoding(self, text: str, add_special: bool) -> Encoding:
+        """By the batch's way: `encode` keeps the interpreter's lock, and for a long text the whole server would stand still."""
+        return self.backend.encode_batch_fast([text], add_special_tokens=add_special)[0]
 
 
 def load_tokenizer(files: ModelFiles) -> ModelTokenizer:

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from pagemill_server.api import embedding_body, http_protocol, prepare, protocol, service, tool_fields
+from pagemill_server.api import embedding_body, http_protocol, prepare, protocol, service, tokens, tool_fields
 from pagemill_server.engine import params
 from pagemill_server.text.grammar import bounds
-from tests.server.api.running import NAME, Running, serving
+from tests.server.api.running import NAME, Running, serving, settings_for
 from tests.server.api.test_malformed import error_of
+from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_bert import write_tiny_encoder
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+RESPONSES, TOKENIZE = "/v1/responses", "/tokenize"
+TOO_LONG = "a" * (tokens.MOST_BYTES + 1)
 HI = {"role": "user", "content": "hi"}
 
 
@@ -33,6 +36,14 @@ def structured(kind: str, value: Any) -> dict[str, Any]:
 # What stands in the guide, the limit, and a body that is one beyond it with the field that is named.
 ONE_MORE: list[tuple[str, int, str, dict[str, Any], str]] = [
     ("`messages`", protocol.MAX_MESSAGES, CHAT, {"messages": [HI] * (protocol.MAX_MESSAGES + 1)}, "messages"),
+    ("items of", protocol.MAX_MESSAGES, RESPONSES, {"input": [HI] * (protocol.MAX_MESSAGES + 1)}, "input"),
+    ("a text", tokens.MOST_BYTES, CHAT, {"messages": [{"role": "user", "content": TOO_LONG}]}, "messages"),
+    ("a text", tokens.MOST_BYTES, COMPLETIONS, {"prompt": ["a", TOO_LONG]}, "prompt"),
+    ("a text", tokens.MOST_BYTES, RESPONSES, {"input": TOO_LONG}, "input"),
+    ("a text", tokens.MOST_BYTES, EMBEDDINGS, {"input": ["a", TOO_LONG]}, "input"),
+    ("a text", tokens.MOST_BYTES, TOKENIZE, {"prompt": "ä" * (tokens.MOST_BYTES // 2 + 1)}, "prompt"),
+    ("a text", tokens.MOST_BYTES, TOKENIZE, {"messages": [{"role": "user", "content": TOO_LONG}]}, "messages"),
+    ("`tokens` of", tokens.MOST_IDS, "/detokenize", {"tokens": [1] * (tokens.MOST_IDS + 1)}, "tokens"),
     ("`tools`", tool_fields.MAX_TOOLS, CHAT, {"messages": [HI], "tools": tools(tool_fields.MAX_TOOLS + 1)}, "tools"),
     ("prompts of", protocol.MAX_PROMPTS, COMPLETIONS, {"prompt": ["a"] * (protocol.MAX_PROMPTS + 1)}, "prompt"),
     ("`n`", params.MAX_N, COMPLETIONS, {"prompt": "a", "n": params.MAX_N + 1}, "n"),
@@ -153,6 +164,25 @@ def test_one_more_is_refused(
 def test_the_guide_has_it(words: str, limit: int) -> None:
     rows = [row for row in GUIDE.splitlines() if row.startswith(f"| {words}")]
     assert any(f"| {limit:,}" in row for row in rows), rows
+
+
+def test_a_long_text_is_no_trouble_where_the_context_could_hold_it(tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path, max_position_embeddings=100_000)
+    room = settings_for(folder, memory_bytes=64 << 20)
+    with serving(folder, settings=room) as server, server.client() as client:
+        answer = client.post(TOKENIZE, json={"prompt": TOO_LONG})
+        assert answer.json()["count"] == len(TOO_LONG)
+
+
+def test_a_text_that_may_be_cut_may_be_longer(embedding: Running) -> None:
+    with embedding.client() as client:
+        for special in (True, False):
+            cut = {"truncate_prompt_tokens": -1, "add_special_tokens": special}
+            vectors = [
+                client.post(EMBEDDINGS, json={"input": text} | cut).json()["data"][0]["embedding"]
+                for text in ("a " * 4000, "a " * tokens.MOST_BYTES)
+            ]
+            assert vectors[0] == vectors[1]
 
 
 def test_a_larger_body_is_refused_with_413(idle_server: Running) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,35 @@ def test_special_tokens_in_text_are_one_token_and_left_out_when_read_back(tmp_pa
 
 def test_ids_that_no_token_has_are_left_out(tmp_path: Path) -> None:
     assert load(write_tiny_llama(tmp_path)).decode([ord("a"), 263, 9999, ord("b")]) == "ab"
+
+
+def test_others_run_while_a_long_text_is_read_and_written(tmp_path: Path) -> None:
+    """The tokenizer's plain calls keep the interpreter's lock: a server would not answer /health meanwhile."""
+    tokenizer = load(write_tiny_llama(tmp_path))
+    turns, over = [0], threading.Event()
+
+    def tick() -> None:
+        while not over.is_set():
+            turns[0] += 1
+            time.sleep(0.001)
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    try:
+        before = turns[0]
+        ids = tokenizer.encode("a" * 300_000)
+        read = turns[0]
+        tokenizer.encode_truncated("a" * 300_000, 10)
+        cut = turns[0]
+        assert len(tokenizer.decode(ids)) == 300_000
+        assert min(read - before, cut - read, turns[0] - cut) > 5
+    finally:
+        over.set()
+        ticking.join()
+
+
+def test_the_longest_token(tmp_path: Path) -> None:
+    assert load(write_tiny_llama(tmp_path)).longest_token() == len("<|endoftext|>")
 
 
 def test_ids_and_names_of_the_ends(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagemill_server.api.messages import call_for_template
+from pagemill_server.api.protocol import MAX_MESSAGES
 from pagemill_server.api.responses.items import CallItem, InputItem, MessageItem, ReasoningItem, ResultItem, item_of
 from pagemill_server.errors import BadRequest
 
@@ -23,6 +24,8 @@ def messages_of(sent: Any, instructions: str | None) -> list[dict[str, Any]]:
         return [*turns, {"role": "user", "content": sent}]
     if not isinstance(sent, list) or not sent:
         raise BadRequest("input must be a string or a list of items, and not empty.", param="input")
+    if len(sent) > MAX_MESSAGES:
+        raise BadRequest(f"input holds {len(sent)} items; at most {MAX_MESSAGES} are taken.", param="input")
     return [*turns, *_turns([item_of(place, item) for place, item in enumerate(sent)])]
 
 
