@@ -58,9 +58,9 @@ def run() -> Run:
 
 @pytest.fixture(scope="session")
 def generating() -> Iterator[str]:
-    """The address, with /v1, of a server of SmolLM2."""
+    """The address, with /v1, of a server of SmolLM2, greedy unless it is asked for something else: the same in every run."""
     real_model()
-    with served(NAME, "--max-model-len", "4096") as url:
+    with served(NAME, "--max-model-len", "1024", "--override-generation-config", '{"temperature": 0}') as url:
         yield f"{url}/v1"
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,29 @@ def test_llm_comply(run: Run, generating: str, form: str) -> None:
         ok=False,
     )
     assert _failed(json.loads(said[said.index("{") :])) == [], said
+
+
+def test_the_probe_of_canitoolcall(run: Run, generating: str, tmp_path: Path) -> None:
+    """Where a call is forced it is whole, streamed and not; nowhere does a marker leak or do the two differ."""
+    report = tmp_path / "report.json"
+    run(
+        "canitoolcall",
+        "probe",
+        "--base-url",
+        generating,
+        "--model",
+        NAME,
+        "--timeout",
+        "300",
+        "--json",
+        str(report),
+        ok=False,
+    )
+    outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
+    bad = [one for one in outcomes if one["status"] != "pass"]
+    assert not [one for one in bad if one["scenario_id"] == "forced-tool-choice"], bad
+    assert not [one for one in bad if "expected at least" not in (one["detail"] or "")], bad
+    assert len(outcomes) == 27
 
 
 def _failed(report: dict[str, Any]) -> list[Any]:

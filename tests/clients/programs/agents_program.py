@@ -33,7 +33,7 @@ async def main() -> None:
             name="Weather",
             instructions="You answer in one short sentence.",
             model=kind(model=model, openai_client=client),
-            model_settings=ModelSettings(temperature=0, max_tokens=60, tool_choice="required"),
+            model_settings=ModelSettings(temperature=0, max_tokens=400, tool_choice="required"),
             tools=[get_weather],
         )
         asked.clear()

@@ -1,4 +1,4 @@
-"""What schemathesis can't guess: the name of a model that is served (in SERVED_NAME), and that arguments are JSON.
+"""What schemathesis can't guess: the name of a model that is served (in SERVED_NAME), that arguments are JSON, one id for calls.
 
 A value of another type is left as it is, for then it is the one that must be refused.
 """
@@ -10,14 +10,18 @@ from typing import Any
 
 import schemathesis
 
-KNOWN = {"model": os.environ["SERVED_NAME"], "arguments": "{}"}
+KNOWN = {"model": os.environ["SERVED_NAME"], "arguments": "{}", "call_id": "call"}
 
 
 @schemathesis.hook
-def map_body(context: Any, body: Any) -> Any:
-    if isinstance(body, dict):
-        return {name: _known(name, map_body(context, value)) for name, value in body.items()}
-    return [map_body(context, value) for value in body] if isinstance(body, list) else body
+def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
+    case.body = _sensible(case.body)
+
+
+def _sensible(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _known(name, _sensible(inner)) for name, inner in value.items()}
+    return [_sensible(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _known(name: str, value: Any) -> Any:
