@@ -18,6 +18,8 @@ from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, Sche
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import AddRequest, RequestOutput, SamplingParams
+from pagemill_server.text.grammar import GrammarCompiler
+from pagemill_server.text.tokenizer import load_tokenizer
 
 DEMO_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 FLOAT32 = 4  # bytes
@@ -32,6 +34,7 @@ class RealModel:
     runner: ModelRunner
     limits: EngineLimits
     load_s: float
+    grammars: GrammarCompiler
 
     @property
     def block_bytes(self) -> int:
@@ -55,6 +58,8 @@ def load(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch loads, which is now
     from pagemill_server.model.load import load_runner
 
+    tokenizer = load_tokenizer(files)
+    grammars = GrammarCompiler(tokenizer.backend, tokenizer.eos_ids, files.config.vocab_size)
     per_block = block_size * files.config.kv_bytes_per_token(FLOAT32)
     cache = CacheConfig(
         block_size=block_size,
@@ -63,8 +68,10 @@ def load(
     )
     began = time.perf_counter()
     options = ModelOptions(name, (name,), dtype="float32", max_model_len=longest)
-    runner, limits, _ = load_runner(files, options, cache, scheduler or SchedulerConfig(), lambda done, total: None)
-    return RealModel(files, runner, limits, time.perf_counter() - began)
+    runner, limits, _ = load_runner(
+        files, options, cache, scheduler or SchedulerConfig(), lambda done, total: None, grammars=grammars
+    )
+    return RealModel(files, runner, limits, time.perf_counter() - began, grammars)
 
 
 def prompt(vocab_size: int, length: int, number: int) -> tuple[int, ...]:

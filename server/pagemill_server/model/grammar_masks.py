@@ -1,14 +1,14 @@
-"""Which tokens a sequence's grammar allows next. Keeps a matcher for each sequence that has one, and works beside the model's pass.
+"""Which tokens a sequence's grammar allows next. Keeps a matcher for each sequence that has one.
 
 A matcher is brought up to date from the output tokens that the scheduler hands over, so that one that is missing (the sequence is
 new, or comes back from a preemption) is only made anew. It goes with its sequence: what a step doesn't run has none after it.
-Called by `runner`; the grammars were compiled at the door.
+Called by `runner` once the model's pass is under way, so that a GPU computes meanwhile; on a CPU a thread beside the pass cost more
+than the tens of microseconds that a mask takes (docs/log.md). The grammars were compiled at the door.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,9 +43,7 @@ class _Followed:
         return self.grammar == grammar and output[: len(self.read)] == self.read
 
 
-def no_masks() -> Masks:
-    """Of a step without grammars."""
-    return Masks()
+NO_MASKS = Masks()
 
 
 class GrammarMasks:
@@ -54,21 +52,17 @@ class GrammarMasks:
     def __init__(self, grammars: GrammarCompiler, vocab_size: int) -> None:
         self._grammars, self._vocab_size = grammars, vocab_size
         self._followed: dict[int, _Followed] = {}  # by seq_id
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
 
-    def begin(self, output: SchedulerOutput) -> Callable[[], Masks]:
-        """Start on a step's masks; call what it returns when they are needed, before the next step."""
+    def of(self, output: SchedulerOutput) -> Masks:
+        """A step's masks."""
         held = [s for s in output.sequences if s.sampling is not None and s.sampling.grammar]
         if not held and not self._followed:
-            return no_masks
-        here = frozenset(sequence.seq_id for sequence in output.sequences)
-        return self._thread.submit(self._compute, held, here).result
-
-    def close(self) -> None:
-        self._thread.shutdown()
-
-    def _compute(self, sequences: Sequence[ScheduledSequence], here: frozenset[int]) -> Masks:
+            return NO_MASKS
+        here = {sequence.seq_id for sequence in output.sequences}
         self._followed = {seq_id: followed for seq_id, followed in self._followed.items() if seq_id in here}
+        return self._compute(held)
+
+    def _compute(self, sequences: Sequence[ScheduledSequence]) -> Masks:
         forbidden: dict[int, torch.Tensor] = {}
         errors: dict[int, str] = {}
         for sequence in sequences:

@@ -6,7 +6,6 @@ Made by `load.load_runner`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,7 +15,7 @@ from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.batch import InputBatch, make_batch
 from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.families import Model
-from pagemill_server.model.grammar_masks import GrammarMasks, Masks, no_masks
+from pagemill_server.model.grammar_masks import NO_MASKS, GrammarMasks
 from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.logprobs import of_prompt
 from pagemill_server.model.pooling import embed
@@ -61,26 +60,23 @@ class Runner:
         """Let copies under way end. A second call does nothing."""
         if self._copier is not None:
             self._copier.close()
-        if self._grammar_masks is not None:
-            self._grammar_masks.close()
 
     def _compute(self, output: SchedulerOutput) -> RunnerOutput:
         if not output.sequences:
             return RunnerOutput({})
-        masks = no_masks if self._grammar_masks is None else self._grammar_masks.begin(output)
         with torch.inference_mode():
             batch = make_batch(output, self._block_size, self._device)
             hidden = self._hidden(batch)
-            result = self._with_prompts(self._sample(hidden, batch, masks), hidden, batch)
+            result = self._with_prompts(self._sample(hidden, batch, output), hidden, batch)
             return self._with_embeddings(result, hidden, batch)
 
-    def _sample(self, hidden: torch.Tensor, batch: InputBatch, masks: Callable[[], Masks]) -> RunnerOutput:
+    def _sample(self, hidden: torch.Tensor, batch: InputBatch, output: SchedulerOutput) -> RunnerOutput:
         if not batch.sampled:
             return RunnerOutput({})
         logits = self._model.logits(hidden.index_select(0, batch.sample_rows))
-        made = masks()
-        result = sample(logits, batch.sampled, made.forbidden)
-        return replace(result, errors=dict(made.errors)) if made.errors else result
+        masks = NO_MASKS if self._grammar_masks is None else self._grammar_masks.of(output)
+        result = sample(logits, batch.sampled, masks.forbidden)
+        return replace(result, errors=dict(masks.errors)) if masks.errors else result
 
     def _with_prompts(self, result: RunnerOutput, hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
         """The same with the log-probabilities of prompts that are wanted."""

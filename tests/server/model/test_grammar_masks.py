@@ -1,8 +1,7 @@
-"""Masks beside the model's pass: each sequence follows its own grammar, whatever happens to it and to its neighbours."""
+"""Masks: each sequence follows its own grammar, whatever happens to it and to its neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from pagemill_server.engine.request import SamplingParams
 from pagemill_server.engine.schedule import ScheduledSequence
-from pagemill_server.model.grammar_masks import BROKEN, GrammarMasks, Masks, no_masks
+from pagemill_server.model.grammar_masks import BROKEN, NO_MASKS, GrammarMasks, Masks
 from pagemill_server.text.grammar import choice, compile, json_object, regex
 from tests.server.model.stepping import step_of
 from tests.server.text.grammar.constraining import ENDS, VOCAB, compiler
@@ -20,10 +19,8 @@ WORDS = compile(choice(["ab", "ac", "d"]))
 
 
 @pytest.fixture
-def masks() -> Iterator[GrammarMasks]:
-    made = GrammarMasks(compiler(), VOCAB)
-    yield made
-    made.close()
+def masks() -> GrammarMasks:
+    return GrammarMasks(compiler(), VOCAB)
 
 
 def sequence(seq_id: int, output: str = "", grammar: str = WORDS, **params: Any) -> ScheduledSequence:
@@ -33,7 +30,7 @@ def sequence(seq_id: int, output: str = "", grammar: str = WORDS, **params: Any)
 
 
 def of(masks: GrammarMasks, *sequences: ScheduledSequence) -> Masks:
-    return masks.begin(step_of(sequences))()
+    return masks.of(step_of(sequences))
 
 
 def allowed(masks: Masks, seq_id: int) -> str | list[int]:
@@ -78,7 +75,7 @@ def test_a_sequence_that_is_gone_leaves_nothing_behind(masks: GrammarMasks) -> N
 
 
 def test_steps_without_grammars_cost_nothing(masks: GrammarMasks) -> None:
-    assert masks.begin(step_of([sequence(1, grammar="")])) is no_masks
+    assert masks.of(step_of([sequence(1, grammar="")])) is NO_MASKS
 
 
 def test_another_engines_sequence_of_that_id_is_another_sequence(masks: GrammarMasks) -> None:
