@@ -73,7 +73,7 @@ class Speech:
 
 def message_of(deltas: Iterable[Delta], *, thinks: bool) -> dict[str, Any]:
     """The whole message: what a client makes of the stream. With `thinks` it says also that there was no reasoning."""
-    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
     if thinks:
         message["reasoning"] = None
     for delta in deltas:

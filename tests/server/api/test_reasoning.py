@@ -51,7 +51,7 @@ def ask(server: Running, **body: Any) -> Any:
 def test_told_apart(qwen: Running, monkeypatch: pytest.MonkeyPatch, text: str, reasoning: str, content: str) -> None:
     says(monkeypatch, text)
     choice = choice_of(ask(qwen))
-    assert list(choice["message"]) == ["role", "content", "refusal", "reasoning"]
+    assert list(choice["message"]) == ["role", "content", "refusal", "annotations", "reasoning"]
     whole = told(choice)
     assert (whole["reasoning"], whole["content"], whole["finish_reason"]) == (reasoning, content, "stop")
     assert joined(events(ask(qwen, stream=True))) == whole
@@ -68,7 +68,7 @@ def test_thoughts_that_the_prompt_has_begun(opened: Running, monkeypatch: pytest
 
 def test_a_model_that_does_not_reason_says_nothing_of_it(server: Running) -> None:
     body = ask(server, max_tokens=1).json()
-    assert list(body["choices"][0]["message"]) == ["role", "content", "refusal"]
+    assert list(body["choices"][0]["message"]) == ["role", "content", "refusal", "annotations"]
     assert "completion_tokens_details" not in body["usage"]
 
 
@@ -91,7 +91,7 @@ def test_tokens_are_counted(qwen: Running, monkeypatch: pytest.MonkeyPatch, stre
 def test_left_out_of_the_answer(qwen: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, f"{THOUGHT}yes")
     choice = choice_of(ask(qwen, include_reasoning=False))
-    assert choice["message"] == {"role": "assistant", "content": "yes", "refusal": None}
+    assert choice["message"] == {"role": "assistant", "content": "yes", "refusal": None, "annotations": []}
     assert joined(events(ask(qwen, include_reasoning=False, stream=True))) == told(choice)
 
 

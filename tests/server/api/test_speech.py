@@ -44,6 +44,7 @@ def test_thoughts_words_and_a_call() -> None:
         "role": "assistant",
         "content": "Let me look.",
         "refusal": None,
+        "annotations": [],
         "reasoning": "hm",
         "tool_calls": [
             {"id": "call_x", "type": "function", "function": {"name": "look", "arguments": '{"at": "é"}'}},

@@ -158,7 +158,7 @@ def test_a_call(qwen: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     says(monkeypatch, CALL)
     message = choice_of(ask(qwen))["message"]
     (call,) = message.pop("tool_calls")
-    assert message == {"role": "assistant", "content": None, "refusal": None, "reasoning": None}
+    assert message == {"role": "assistant", "content": None, "refusal": None, "annotations": [], "reasoning": None}
     assert call.pop("id").startswith("call_")
     assert call == {"type": "function", "function": {"name": "look", "arguments": '{"at": "sky"}'}}
 
