@@ -31,10 +31,12 @@ def test_everything_it_thinks_of(
     folder = write_tiny_llama(tmp_path / NAME) if task == "generate" else write_tiny_encoder(tmp_path / NAME)
     monkeypatch.setenv("SCHEMATHESIS_HOOKS", HOOKS)
     monkeypatch.setenv("SERVED_NAME", NAME)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the hooks are; what it writes goes into a folder of the test's
     with served(str(folder), "--served-model-name", NAME, "--api-key", KEY) as url:
         said = run(
             *("schemathesis", "--config-file", str(CONFIG), "run", f"{url}/openapi.json"),
             *("-H", f"Authorization: Bearer {KEY}", "--continue-on-failure", "--no-color", *options),
+            cwd=tmp_path,
         )
     found = re.search(r"(\d+) generated, (\d+) passed", said)
     assert found is not None, said
