@@ -1,4 +1,6 @@
-"""uvicorn's HTTP/1.1 with what it lacks: OpenAI's error object for bad HTTP, limits of size and time for headers, no upgrades."""
+"""uvicorn's HTTP/1.1 with what it lacks: OpenAI's error object for bad HTTP, limits of size and time for headers, no upgrades, and
+an end to a client that reads nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,9 @@ from pagemill_server.errors import error_object
 MAX_HEAD_BYTES = 64 << 10  # request line and headers; the parser itself would take any amount
 MAX_PIPELINED = 16  # requests read ahead of the one that is answered
 HEAD_SECONDS = 60.0  # for a request's head to come whole, and for a new connection to say anything
+READ_SECONDS = (
+    60.0  # in which a client reads some of an answer that waits for it; else a drain could wait for it for ever
+)
 
 _UPGRADE = re.compile(rb"\r\nupgrade(?=[ \t]*:)", re.IGNORECASE)
 
@@ -27,6 +32,7 @@ class HttpProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _in_head = True  # or between two requests
     _head_timer: asyncio.TimerHandle | None = None
+    _reader_timer: asyncio.TimerHandle | None = None
     _answering: RequestResponseCycle | None = None
     _deaf = False  # what still comes is dropped
 
@@ -36,10 +42,19 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_head()
+        self._forget_reader()
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True  # uvicorn tells the newest of the pipeline only
             self._answering.message_event.set()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_reader()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.transport.is_closing():
@@ -81,6 +96,23 @@ class HttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _expect_reader(self) -> None:
+        self._forget_reader()
+        left = self.transport.get_write_buffer_size()
+        self._reader_timer = self.loop.call_later(READ_SECONDS, self._look_at_reader, left)
+
+    def _forget_reader(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+
+    def _look_at_reader(self, before: int) -> None:
+        """`before`: bytes that waited for it when it was last looked at."""
+        if self.transport.get_write_buffer_size() < before:
+            self._expect_reader()
+        else:
+            self.transport.abort()
 
     def _no_head(self) -> None:
         if self.transport.is_closing():

@@ -89,4 +89,11 @@ def prompt_of(body: bytes) -> str | None:
     found = [parsed[name] for name in _PROMPTS if name in parsed] if isinstance(parsed, dict) else []
     if not found:
         return None
-    return (found[0] if isinstance(found[0], str) else orjson.dumps(found[0]).decode())[:MAX_CONTENT]
+    if isinstance(found[0], str):
+        return found[0][:MAX_CONTENT]
+    try:
+        return orjson.dumps(found[0]).decode()[:MAX_CONTENT]
+    except (
+        orjson.JSONEncodeError
+    ):  # what it reads may be nested deeper than what it writes; the request will be refused
+        return body[:MAX_CONTENT].decode(errors="replace")

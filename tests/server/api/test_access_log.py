@@ -24,6 +24,8 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BODY: dict[str, Any] = {"prompt": "abc", "max_tokens": 4, "ignore_eos": True}
 HI = [{"role": "user", "content": "hi"}]
 
+DEEP = b"[" * 400 + b"]" * 400  # more than what writes JSON takes, and less than what reads it
+
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Lines:
@@ -316,6 +318,13 @@ def test_the_prompt_of_a_refusal_is_logged_too(telling: Running, lines: Lines) -
     assert (line["status"], line["prompt"], line["output"]) == (400, "wrong", [])
 
 
+@pytest.mark.parametrize("field", ["messages", "prompt", "input"])
+def test_a_prompt_that_can_not_be_spelled_is_the_mistake_that_it_is(telling: Running, lines: Lines, field: str) -> None:
+    with telling.client() as client:
+        assert client.post("/v1/chat/completions", content=b'{"%b": %b}' % (field.encode(), DEEP)).status_code == 400
+    assert DEEP.decode() in one(lines)["prompt"]
+
+
 def test_it_is_cut(telling: Running, lines: Lines) -> None:
     with telling.client() as client:
         client.post(COMPLETIONS, json=BODY | {"prompt": "x" * 100_000})
@@ -332,6 +341,7 @@ def test_it_is_cut(telling: Running, lines: Lines) -> None:
         (b'{"tokens": [1]}', None),
         (b"[]", None),
         (b"{", None),
+        pytest.param(b'{"messages": ' + DEEP + b"}", '{"messages": ' + DEEP.decode() + "}", id="deep"),
     ],
 )
 def test_what_counts_as_a_prompt(body: bytes, prompt: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,9 @@ from tests.server.api.test_malformed import error_of, exchange
 
 SHORT: dict[str, Any] = {"prompt": "abc", "max_tokens": 2, "ignore_eos": True}
 LONG: dict[str, Any] = {"prompt": "once", "max_tokens": 4000, "ignore_eos": True}
+
+LARGE: dict[str, Any] = LONG | {"max_tokens": 100, "n": 64, "temperature": 1, "logprobs": 20, "stream": True}  # 18 MB
+END_OF_EVENTS = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 def post(body: dict[str, Any], *headers: bytes) -> bytes:
@@ -86,7 +90,7 @@ def test_rubbish_behind_a_request_does_not_spoil_its_answer(idle_server: Running
         raw.sendall(b"no http at all\r\n\r\n")
         received = everything(raw)
     assert received.count(b"HTTP/1.1 ") == 1
-    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert received.endswith(END_OF_EVENTS)
 
 
 def test_half_a_request_behind_one_does_not_spoil_its_answer(
@@ -99,7 +103,27 @@ def test_half_a_request_behind_one_does_not_spoil_its_answer(
         raw.sendall(b"GET /health HT")
         received = everything(raw)
     assert received.count(b"HTTP/1.1 ") == 1
-    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert received.endswith(END_OF_EVENTS)
+
+
+def test_a_client_that_reads_nothing_is_not_waited_for(idle_server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "READ_SECONDS", 0.2)
+    with connected(idle_server) as raw:
+        raw.sendall(post(LARGE))
+        until(lambda: idle_server.service.in_flight == 1)
+        until(lambda: idle_server.service.in_flight == 0)
+        assert not everything(raw).endswith(END_OF_EVENTS)
+
+
+def test_a_client_that_reads_slowly_gets_all(idle_server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "READ_SECONDS", 0.2)
+    with connected(idle_server) as raw:
+        raw.sendall(post(LARGE, b"connection: close"))
+        received = b""
+        while part := raw.recv(1 << 18):
+            received += part
+            time.sleep(0.005)
+    assert received.endswith(END_OF_EVENTS)
 
 
 def test_a_client_that_waits_to_be_asked_is_asked(idle_server: Running) -> None:

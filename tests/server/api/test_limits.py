@@ -135,6 +135,7 @@ OF_HTTP = [
     ("requests read ahead", http_protocol.MAX_PIPELINED),
     ("body", service.MAX_BODY_BYTES),
     ("a body that stalls", int(service.BODY_STALL_SECONDS)),
+    ("an answer of which nothing is read", int(http_protocol.READ_SECONDS)),
 ]
 
 
