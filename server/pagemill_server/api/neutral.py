@@ -14,7 +14,18 @@ from pagemill_server.errors import BadRequest
 
 Table = dict[str, tuple[Any, ...]]  # a key's values that ask for nothing; null always does
 
-_SHARED: Table = {
+# vLLM's, of every endpoint that generates.
+VLLM: Table = {
+    "return_tokens_as_token_ids": (False,),
+    "return_token_ids": (False,),
+    "logits_processors": ([],),
+    "kv_transfer_params": (),
+    "vllm_xargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "repetition_detection": (),
+}
+
+_SHARED: Table = VLLM | {
     "best_of": (),  # but for n itself, which `protocol` takes
     "length_penalty": (1,),
     "bad_words": ([],),
@@ -24,19 +35,25 @@ _SHARED: Table = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "truncate_prompt_tokens": (),
+    "guided_decoding_backend": (),
+    "guided_whitespace_pattern": (),
 }
 
-COMPLETIONS = _SHARED | {"suffix": ("",), "add_special_tokens": ()}
+COMPLETIONS = _SHARED | {"suffix": ("",), "add_special_tokens": (True,), "prompt_embeds": ()}
 
 CHAT = _SHARED | {
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
+    "moderation": (),
+    "prompt_cache_options": ({"mode": "implicit"},),
     "verbosity": ("medium",),
     "web_search_options": (),
     "chat_template": (),
     "echo": (False,),
     "documents": ([],),
+    "media_io_kwargs": ({},),
+    "thinking_token_budget": (),
 }
 
 # vLLM's words beside OpenAI's.

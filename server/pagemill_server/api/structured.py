@@ -44,6 +44,8 @@ class StructuredOutputs(Body):
     disable_fallback: bool | None = None
     disable_any_whitespace: Literal[False] | None = None
     disable_additional_properties: Literal[False] | None = None
+    whitespace_pattern: None = None
+    structural_tag: None = None
 
 
 class OutputFields(Body):

@@ -23,7 +23,7 @@ from pagemill_server.text.tools import Tool
 
 LOGPROBS = "message.output_text.logprobs"
 _STORED = ("previous_response_id", "conversation", "prompt")
-NEUTRAL: neutral.Table = {
+NEUTRAL: neutral.Table = neutral.VLLM | {
     **dict.fromkeys(_STORED, ()),
     "background": (False,),
     "max_tokens": (),
@@ -41,6 +41,8 @@ NEUTRAL: neutral.Table = {
     "skip_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
     "chat_template": (),
+    "previous_input_messages": (),
+    "enable_response_messages": (False,),
 }
 TOOL: neutral.Table = {
     "async": (False,),
