@@ -8,12 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pagemill_server.engine.request import SamplingParams
+from pagemill_server.engine.request import SamplingParams, StructuredOutputsParams
 
 if TYPE_CHECKING:
     from pagemill_server.llm import LLM
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "SamplingParams", "StructuredOutputsParams"]
 
 
 def __getattr__(name: str) -> Any:

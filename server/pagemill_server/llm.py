@@ -32,6 +32,7 @@ from pagemill_server.offline.prompts import (
 )
 from pagemill_server.offline.results import EmbedResult, GenerateResult
 from pagemill_server.offline.run import GenerationFailed, run
+from pagemill_server.offline.structured import with_grammar
 
 __all__ = ["LLM", "EmbedResult", "GenerateResult", "GenerationFailed", "SamplingParams"]
 
@@ -200,7 +201,8 @@ class LLM:
         arguments.check_each("priority", priorities, int, count)
         answers = []
         for ids, text, asked, urgency in zip(prompts, texts, settings, priorities, strict=True):
-            sampling = with_eos(validated(asked, model.engine.limits.vocab_size), generator.eos_token_ids)
+            sampling = with_grammar(validated(asked, model.engine.limits.vocab_size), generator.grammars)
+            sampling = with_eos(sampling, generator.eos_token_ids)
             answers.append(Answers(self._request(ids, sampling, priority=urgency), text, generator.vocabulary))
         with self._one_at_a_time, Progress("Generating", count, use_tqdm) as progress:
             run(model.engine, answers, progress)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pagemill_server.engine.errors import InvalidSampling
-from pagemill_server.engine.request import SamplingParams
+from pagemill_server.engine.request import SamplingParams, StructuredOutputsParams
 
 MAX_N = 128  # sequences of a request, as OpenAI
 MAX_STOPS = 16  # OpenAI allows 4, vLLM any number; each costs a search per token
@@ -71,6 +71,12 @@ def _top_k(name: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= MOST_TOKENS:
         raise InvalidSampling(name, f"must be -1, or a whole number from 0 to {MOST_TOKENS}, not {str(value)[:50]}")
     return max(0, value)
+
+
+def _structured(name: str, value: Any) -> StructuredOutputsParams | None:
+    if value is not None and not isinstance(value, StructuredOutputsParams):
+        raise InvalidSampling(name, "must be StructuredOutputsParams")
+    return value
 
 
 def _grammar(name: str, value: Any) -> str:
@@ -162,5 +168,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "ignore_eos": _truth,
     "logprobs": Number(0, MAX_LOGPROBS, whole=True, optional=True),
     "prompt_logprobs": Number(0, MAX_LOGPROBS, whole=True, optional=True),
+    "structured_outputs": _structured,
     "grammar": _grammar,
 }

@@ -6,8 +6,10 @@ neither torch nor the model. Made by the API (`api/`) and by `LLM`; read by `eng
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from pagemill_server.config import SchedulerConfig
 
@@ -19,6 +21,17 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutputsParams:
+    """The form of an answer, from Python, as vLLM spells it: one of them is set."""
+
+    json: str | Mapping[str, Any] | None = None  # a JSON schema, or its text
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None  # Lark or GBNF
+    json_object: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,7 @@ class SamplingParams:
     ignore_eos: bool = False  # read by the front end only: the model's EOS ids do not end a sequence
     logprobs: int | None = None  # None: none; k: the sampled token's log-probability and the k most likely
     prompt_logprobs: int | None = None  # the same of each prompt token but the first; such a request reads no cache
+    structured_outputs: StructuredOutputsParams | None = None  # read by `LLM` only, which makes `grammar` of it
     grammar: str = ""  # what the output must match, as `text.grammar.compile` writes it; "": anything
 
 

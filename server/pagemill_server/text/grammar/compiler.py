@@ -71,7 +71,7 @@ class GrammarCompiler:
             raise
 
     def _compile(self, text: str) -> LLMatcher:
-        parts = [self._written(part) for part in json.loads(text)["grammars"]]
+        parts = [self._written(part) for part in _parts(text)]
         start = {"lark_grammar": f"{_OPTIONS}\nstart: @{parts[0]['name']}"}
         made = LLMatcher(self._tokenizer, json.dumps({"grammars": [start, *parts]}), log_level=0, limits=LIMITS)
         _check(made)
@@ -125,6 +125,14 @@ class GrammarCompiler:
             )
         except ValueError as error:
             raise InvalidGrammar(f"Answers of this model can't be held to a grammar: {error}") from error
+
+
+def _parts(text: str) -> list[Mapping[str, Any]]:
+    try:
+        parts = json.loads(text)["grammars"]
+        return [{"name": part["name"], **part} for part in (parts[0], *parts[1:])]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise InvalidGrammar("It is no text that `compile` wrote.") from None
 
 
 def _spelled(piece: str | int) -> str:
