@@ -2,7 +2,7 @@
 
 The same loader as the server's, so the same kernels and the same memory; float32, so that a size in tokens is a size in bytes.
 Engines of any scheduler settings are made on one loaded runner. Used by `fit_step`, `paged_vs_contiguous`, `memory_techniques`,
-`block_size` and `step_curve`.
+`block_size`, `step_curve` and `grammar_masks`.
 """
 
 from __future__ import annotations
