@@ -33,7 +33,7 @@ class GrammarCompiler:
     more."""
 
     def __init__(self, backend: Tokenizer, eos_ids: Sequence[int], vocab_size: int) -> None:
-        self._backend, self._eos_ids, self._vocab_size = backend, tuple(eos_ids), vocab_size
+        self._backend, self._eos_ids, self.vocab_size = backend, tuple(eos_ids), vocab_size
         self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -120,7 +120,7 @@ class GrammarCompiler:
         try:
             return LLTokenizer(
                 self._backend.to_str(),
-                n_vocab=max(self._vocab_size, self._backend.get_vocab_size()),
+                n_vocab=max(self.vocab_size, self._backend.get_vocab_size()),
                 eos_token=list(self._eos_ids),
             )
         except ValueError as error:
