@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from pagemill_server.api import key_ring
 from pagemill_server.api.key_file import MOST_BYTES, KeyFile
 from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.keys import ApiKey, InvalidKeys
@@ -56,6 +59,19 @@ class TestFind:
         assert names((ring.find(b"second") or ring.keys[0],)) == ["key2"]
         for wrong in (b"", b"Second", b"secon", b"second ", b"\xff"):
             assert ring.find(wrong) is None
+
+    @pytest.mark.parametrize("given", [b"sk-1", b"sk-3", b"wrong"])
+    def test_every_key_is_compared_in_constant_time(self, given: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+        compared: list[bytes] = []
+
+        def watched(one: bytes, other: bytes) -> bool:
+            compared.append(other)
+            return hmac.compare_digest(one, other)
+
+        monkeypatch.setattr(key_ring, "hmac", SimpleNamespace(compare_digest=watched))
+        ring = KeyRing(["sk-1", "sk-2", "sk-3"])
+        ring.find(given)
+        assert compared == [key.digest for key in ring.keys]
 
     def test_flags_and_file_together(self, tmp_path: Path) -> None:
         ring = KeyRing(["first"], str(write(tmp_path / "keys.yaml", "a")))

@@ -12,9 +12,10 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from pagemill_server.api.app import make_app
 from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.prepare import Origin
-from tests.server.api.running import Running, serving, until
+from tests.server.api.running import NAME, Running, serving, until
 from tests.server.tiny_bert import write_tiny_encoder
 
 PROMPT = list(range(1, 101))  # three whole blocks of 32 tokens
@@ -75,6 +76,18 @@ def test_every_route_and_method_asks_for_it(tiny: Path, tmp_path: Path) -> None:
         assert client.get("/nowhere", headers=as_key("one")).status_code == 404
         for headers in ({"x-api-key": "one"}, {"authorization": "Basic one"}, {"authorization": "one"}):
             assert client.get("/v1/models", headers=headers).status_code == 401
+
+
+def test_of_our_routes_only_the_probes_are_open(tiny: Path, tmp_path: Path) -> None:
+    """Whatever route is added: it needs a key, unless it is named here."""
+    with keyed(tiny, tmp_path, "name: a, key: one") as server, server.client() as client:
+        routes = make_app(server.service).routes
+        found = {route.path: client.get(route.path.replace("{name:path}", NAME)).status_code for route in routes}
+        posted = {route.path: client.post(route.path, json={}).status_code for route in routes}
+    opened = {"/health", "/ready", "/metrics", "/version"}
+    assert {path for path, status in found.items() if status != 401} == opened
+    assert {path for path, status in posted.items() if status != 401} == opened
+    assert found["/v1/models"] == found["/v1/responses/{id}"] == 401
 
 
 def test_a_file_without_keys_lets_nobody_in(tiny: Path, tmp_path: Path) -> None:
