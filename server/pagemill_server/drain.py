@@ -66,6 +66,8 @@ class Drain:
             raise DrainIsFinal
         if self.draining:
             await self._cancel()
+            if self._final:  # since it was asked
+                raise DrainIsFinal
             self._service.ending.clear()
             self._service.lifecycle.refusing = False
             self._service.lifecycle.enter(Phase.SERVING)

@@ -13,6 +13,7 @@ import errno
 import importlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 _LOADER = "loading"  # the thread's name
 _TICK = 0.1  # seconds between looks at what can't be awaited
 _KEEP_ALIVE = 65  # seconds; longer than the idle timeout of common proxies, so that they close first
+_OPEN_FILES = 65_536
 _LAST_WORDS = 5.0  # seconds for error events to leave once the engine has stopped
 
 
@@ -55,6 +57,7 @@ def run(settings: Settings, files: ModelFiles | None) -> int:
     Raises PagemillError for a failure to start or to go on.
     """
     _log_to_stderr()
+    raise_open_files()
     server = settings.server
     with contextlib.ExitStack() as sockets:
         listener = sockets.enter_context(_listen(server.host, server.port, "--port"))
@@ -268,6 +271,15 @@ def _listen(host: str, port: int, flag: str = "--port") -> socket.socket:
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION, f"can't listen on {host} port {port}: {error.strerror or error}"
         ) from None
+
+
+def raise_open_files() -> None:
+    """A connection is a file, and shells and service managers allow 1024 of them: some hundred clients that say nothing would
+    lock out probes. Taken is what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _bracketed(host: str) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -304,3 +307,17 @@ def test_keys_that_can_not_be_are_said_at_the_start(
         f"pagemill serve: InvalidConfiguration: --api-key-file {tmp_path}: "
         "team-a.requestsPerMinute must be a whole number from 1 up\n"
     )
+
+
+def test_as_many_connections_as_the_system_allows() -> None:
+    script = """
+import resource
+from pagemill_server import serve
+hard = min(500, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+serve.raise_open_files()
+print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ended.stdout == "True\n"

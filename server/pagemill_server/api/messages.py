@@ -120,6 +120,7 @@ class Message(Body):
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None  # its older name
+    cache_control: Any = None  # here prompts are cached without being asked
 
     def for_template(self, place: int = 0, answers: str = "") -> dict[str, Any]:
         """`place` names a legacy call, which has no id; `answers` is the id of the one that a legacy result is for."""

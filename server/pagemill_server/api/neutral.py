@@ -65,7 +65,7 @@ EMBEDDINGS: Table = {
     "mm_processor_kwargs": ({},),
 }
 
-MESSAGE: Table = {"audio": (), "annotations": ([],)}
+MESSAGE: Table = {"audio": (), "annotations": ([],), "provider_specific_fields": ({},)}  # the last: litellm's
 
 
 def without_neutral(body: Mapping[str, Any], table: Mapping[str, tuple[Any, ...]], where: str = "") -> dict[str, Any]:

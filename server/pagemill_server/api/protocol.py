@@ -149,7 +149,7 @@ def parse_chat(raw: Mapping[str, Any]) -> ChatBody:
         ]
     chat = validated(ChatBody, body)
     _check_stream(chat)
-    if chat.top_logprobs is not None and not chat.logprobs:
+    if chat.top_logprobs and not chat.logprobs:
         raise BadRequest("top_logprobs needs logprobs to be true.", param="top_logprobs")
     if None not in (both := {chat.max_tokens, chat.max_completion_tokens}) and len(both) == 2:
         raise BadRequest("max_tokens and max_completion_tokens differ; send one of them.", param="max_tokens")

@@ -32,6 +32,7 @@ class FunctionBody(Body):
 class ToolBody(Body):
     type: Literal["function"]
     function: FunctionBody
+    cache_control: Any = None  # here prompts are cached without being asked
 
 
 class _Named(Body):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ import pytest
 
 from pagemill.model_files import ModelFiles, inspect
 from pagemill_server import serve
+from pagemill_server.api.service import Service
+from pagemill_server.config import ServerConfig
+from pagemill_server.drain import Drain, DrainIsFinal, Patience
+from pagemill_server.lifecycle import Lifecycle, Phase
 from pagemill_server.loading import load
 from tests.server.api.running import until
 from tests.server.test_serve import ENDLESS, Living, living
@@ -231,6 +236,25 @@ def test_while_the_model_loads_there_is_nothing_to_drain(files: ModelFiles, monk
         assert response.headers["retry-after"]
         go.set()
         until(lambda: client.get("/ready").status_code == 200)
+
+
+def test_a_signal_beside_the_call_back_wins() -> None:
+    """The drain that is called off takes a moment to end, and in that moment the process is told to stop."""
+
+    async def both() -> tuple[Phase, bool]:
+        service = Service(("tiny",), Lifecycle(0), block_size=16)
+        drain = Drain(service, ServerConfig(lame_duck_seconds=0, shutdown_timeout=0))
+        drain.begin(Patience(60, 60))
+        await asyncio.sleep(0)
+        back = asyncio.create_task(drain.call_off())
+        await asyncio.sleep(0)
+        await drain.finish()
+        with pytest.raises(DrainIsFinal):
+            await back
+        service.close()
+        return service.lifecycle.phase, service.lifecycle.refusing
+
+    assert asyncio.run(both()) == (Phase.DRAINING, True)
 
 
 def test_openais_client_raises_what_a_cut_stream_says(files: ModelFiles) -> None:

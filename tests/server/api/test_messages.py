@@ -38,6 +38,7 @@ def refused(*messages: Any) -> BadRequest:
             {"role": "assistant", "content": "a\nb"},
         ),
         ({"role": "user", "content": []}, {"role": "user", "content": ""}),
+        (USER | {"cache_control": {"type": "ephemeral"}}, USER),
         (
             {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
             {"role": "user", "content": "a"},

@@ -76,6 +76,22 @@ def test_what_asks_for_nothing_is_taken(endpoint: str, name: str, value: object)
     parse(least | {name: value})
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"top_logprobs": 0},
+        {"logprobs": False, "top_logprobs": 0},
+        {"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]},
+        {"messages": [{"role": "assistant", "content": "a", "provider_specific_fields": {}}]},
+        {"messages": [{"role": "assistant", "content": "a", "provider_specific_fields": None}]},
+        {"tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}}]},
+    ],
+    ids=str,
+)
+def test_what_clients_send_along_is_taken(more: dict[str, Any]) -> None:
+    parse_chat(ENDPOINTS["chat"][1] | more)
+
+
 @pytest.mark.parametrize(("endpoint", "name"), NAMES)
 def test_what_asks_for_something_is_refused_by_name(endpoint: str, name: str) -> None:
     parse, least, *_ = ENDPOINTS[endpoint]
