@@ -167,6 +167,7 @@ BUGS = {
         "a regex or schema that can't be kills the engine, or is not enforced",
         "vllm#17313, #17248, llama.cpp#19051",
         f"{API}test_tools::test_a_schema_that_can_not_be_enforced",
+        f"{API}test_structured::test_what_is_asked_wrongly_is_a_400_with_its_name",
         f"{API}test_tools::test_what_is_asked_for_is_compiled_before_it_waits",
         f"{TEXT}grammar/test_schemas::test_what_cannot_be_enforced_is_refused",
         f"{TEXT}grammar/test_compiler::test_what_blows_up_is_refused_or_stays_small",
@@ -251,6 +252,7 @@ BUGS = {
     42: _bug(
         "a key leaves some routes open",
         "vllm's documentation",
+        f"{API}test_keys_http::test_of_our_routes_only_the_probes_are_open",
         f"{API}test_keys_http::test_every_route_and_method_asks_for_it",
     ),
     44: _bug(
@@ -270,7 +272,7 @@ BUGS = {
         "mini-sglang",
         f"{API}test_chat::test_a_conversation_too_long_for_the_model",
         f"{API}test_fuzz::test_chat",
-        f"{API}test_malformed::test_what_may_be_sent_instead_is_spelled_as_json",
+        f"{API}test_neutral::test_what_asks_for_something_is_refused_by_name",
     ),
 }
 
