@@ -23,7 +23,7 @@ LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
     step_lexer_fuel=100_000,
     step_max_items=50_000,
-    max_lexer_states=10_000,
+    max_lexer_states=100_000,
     max_grammar_size=30_000,
     verbose_errors=False,
 )

@@ -20,7 +20,7 @@ from pagemill_server.text.deep_stack import on_deep_stack
 from pagemill_server.text.grammar.bounds import CFG_LIMITS, LIMITS
 from pagemill_server.text.grammar.errors import InvalidGrammar
 
-MAX_KEPT = 16  # a hostile one takes some 40 MB
+MAX_KEPT = 16  # a hostile one takes some 50 MB
 _MESSAGE_CHARACTERS = 300
 # The model chooses the tokens also where only one text can come. Left to llguidance, a text that spells a special token's name
 # would become that token, and the answer end in the middle where it is the end's.

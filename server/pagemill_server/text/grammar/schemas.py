@@ -18,6 +18,7 @@ MAX_DEPTH = 64
 MAX_PROPERTIES = 1000
 MAX_PATTERN_PROPERTIES = 32  # each is held against each other
 MAX_ALTERNATIVES = 1000
+MAX_LENGTH = 20_000  # of a string that says one: longer ones run into the lexer's limit in their middle
 MAX_MULTIPLE = 10_000  # the product of all that numbers must be multiples of
 
 # Of all that JSON allows between its parts this can't go on for ever, and it is how models write most of theirs.
@@ -61,6 +62,9 @@ def _check_counts(keywords: list[tuple[str, Any]]) -> None:
     _check_most("properties", MAX_PROPERTIES, _entries(keywords, "properties"))
     _check_most("patternProperties", MAX_PATTERN_PROPERTIES, _entries(keywords, "patternProperties"))
     _check_most("alternatives", MAX_ALTERNATIVES, _entries(keywords, "anyOf", "oneOf", "allOf"))
+    lengths = [n for key, n in keywords if key in ("minLength", "maxLength") and isinstance(n, int)]
+    if (longest := max(lengths, default=0)) > MAX_LENGTH:
+        raise InvalidGrammar(f"A string's length is {longest}; at most {MAX_LENGTH} can be held to. Leave it out.")
     multiples = {value for key, value in keywords if key == "multipleOf" and isinstance(value, int | float)}
     if any(not math.isfinite(value) or value <= 0 for value in multiples):
         raise InvalidGrammar("multipleOf must be above 0.")

@@ -174,6 +174,7 @@ def nested(levels: int) -> dict[str, Any]:
         ({"anyOf": [{"const": number} for number in range(1001)]}, "1001 alternatives"),
         ({"allOf": [{"type": "integer", "multipleOf": number} for number in (997, 991)]}, "multiples"),
         ({"type": "string", "pattern": "a|" * 5000}, "a pattern has"),
+        ({"type": "array", "items": {"type": "string", "maxLength": 20_001}}, "length is 20001"),
     ],
 )
 def test_what_would_take_minutes_is_refused_before_it_is_compiled(schema: Any, says: str) -> None:
