@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from pagemill_server.api.auth import CLIENT
 from pagemill_server.api.chat import ChatCompletions
 from pagemill_server.api.completions import Completions
 from pagemill_server.api.endpoint import _client
+from pagemill_server.api.generation import Generation
 from pagemill_server.api.prepare import Job, Origin
+from pagemill_server.api.responses.endpoint import Responses
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.errors import BadRequest
-from tests.server.api.running import Running
+from tests.server.api.running import NAME, Running
 from tests.server.tiny import IM_END
 
 ORIGIN = Origin(arrival=100.0, client="")
@@ -23,7 +26,8 @@ ORIGIN = Origin(arrival=100.0, client="")
 def job_of(server: Running, body: dict[str, Any], origin: Origin = ORIGIN) -> Job:
     loaded = server.service.loaded
     assert loaded is not None
-    endpoint = (ChatCompletions if "messages" in body else Completions)(server.service)
+    kind = ChatCompletions if "messages" in body else Responses if "input" in body else Completions
+    endpoint: Generation = kind(server.service)
     return endpoint.prepare(loaded, body, origin)
 
 
@@ -39,43 +43,66 @@ def test_an_ordinary_request_is_the_defaults(server: Running) -> None:
     )
 
 
-def test_every_field_arrives(server: Running) -> None:
-    body = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": -1,
-        "min_p": 0.1,
-        "frequency_penalty": 1,
-        "presence_penalty": -1,
-        "repetition_penalty": 1.5,
-        "logit_bias": {"7": 2, "3": -4.5},
-        "seed": -9,
-        "n": 3,
-        "max_tokens": 20,
-        "min_tokens": 4,
-        "stop": "end",
-        "stop_token_ids": [9, IM_END],
-        "logprobs": 2,
-        "prompt_logprobs": 5,
-    }
-    assert request_of(server, body).sampling == SamplingParams(
-        temperature=0.5,
-        top_p=0.9,
-        top_k=0,
-        min_p=0.1,
-        frequency_penalty=1.0,
-        presence_penalty=-1.0,
-        repetition_penalty=1.5,
-        logit_bias=((3, -4.5), (7, 2.0)),
-        seed=-9,
-        n=3,
-        max_tokens=20,
-        min_tokens=4,
-        stop=("end",),
-        stop_token_ids=(9, IM_END),
-        logprobs=2,
-        prompt_logprobs=5,
-    )
+FIELDS: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": 0.1,
+    "frequency_penalty": 1,
+    "presence_penalty": -1,
+    "repetition_penalty": 1.5,
+    "logit_bias": {"7": 2, "3": -4.5},
+    "seed": -9,
+    "min_tokens": 4,
+    "stop": "end",
+    "stop_token_ids": [9, IM_END],
+}
+ARRIVED = SamplingParams(
+    temperature=0.5,
+    top_p=0.9,
+    top_k=40,
+    min_p=0.1,
+    frequency_penalty=1.0,
+    presence_penalty=-1.0,
+    repetition_penalty=1.5,
+    logit_bias=((3, -4.5), (7, 2.0)),
+    seed=-9,
+    n=3,
+    max_tokens=20,
+    min_tokens=4,
+    stop=("end",),
+    stop_token_ids=(9, IM_END),
+    logprobs=2,
+    prompt_logprobs=5,
+)
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+RESPONSE: dict[str, Any] = {"model": NAME, "input": "hi", "include": ["message.output_text.logprobs"]}
+NOT_OF_A_RESPONSE: dict[str, Any] = {"n": 1, "prompt_logprobs": None}
+
+
+@pytest.mark.parametrize(
+    ("body", "arrived"),
+    [
+        ({"prompt": "abc", "n": 3, "max_tokens": 20, "logprobs": 2, "prompt_logprobs": 5}, ARRIVED),
+        (
+            CHAT | {"n": 3, "max_tokens": 20, "logprobs": True, "top_logprobs": 2, "prompt_logprobs": 5},
+            ARRIVED,
+        ),
+        (RESPONSE | {"max_output_tokens": 20, "top_logprobs": 2}, replace(ARRIVED, **NOT_OF_A_RESPONSE)),
+    ],
+    ids=["completions", "chat", "responses"],
+)
+def test_every_field_arrives(server: Running, body: dict[str, Any], arrived: SamplingParams) -> None:
+    """None of the values is the default's, so that one that is left out is missed."""
+    (request,) = job_of(server, FIELDS | body).requests
+    assert request.sampling == arrived
+
+
+def test_of_what_is_tested_nothing_is_the_default() -> None:
+    default = SamplingParams()
+    read_elsewhere = {"ignore_eos", "structured_outputs", "grammar"}
+    same = {f.name for f in fields(SamplingParams) if getattr(ARRIVED, f.name) == getattr(default, f.name)}
+    assert same == read_elsewhere
 
 
 def test_null_is_the_default(server: Running) -> None:
