@@ -15,7 +15,10 @@ import openai
 import pytest
 
 from pagemill_server import LLM
+from pagemill_server.api.embeddings import Embeddings
+from pagemill_server.api.prepare import Origin
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
+from pagemill_server.errors import BadRequest
 from pagemill_server.settings import Settings
 from tests.pagemill.sample_encoders import POOLING, TRANSFORMER
 from tests.server.api.running import NAME, Running, serving, settings_for, until
@@ -135,6 +138,18 @@ def test_values_that_ask_for_nothing(server: Running) -> None:
         normalize=True,
         use_activation=None,
     )
+
+
+def test_what_the_scheduler_is_told(server: Running) -> None:
+    loaded = server.service.loaded
+    assert loaded is not None
+    body = {"input": ["a", "b"], "user": "u", "priority": -3, "cache_salt": "s", "deadline_ms": 1500}
+    for request in Embeddings(server.service)._prepare(loaded, body, Origin(100.0, "key")).requests:
+        assert (request.client, request.priority, request.cache_salt, request.deadline) == ("key/u", -3, "s", 101.5)
+        assert request.arrival == 100.0
+        assert request.pooling
+    with pytest.raises(BadRequest, match="priority is -3"):
+        Embeddings(server.service)._prepare(loaded, body, Origin(100.0, "key", max_priority=0))
 
 
 def test_vectors_that_the_files_leave_long_are_normalised_when_asked(tmp_path: Path) -> None:
