@@ -264,6 +264,7 @@ BUGS = {
     45: _bug(
         "one setting is silently taken for another",
         "TGI's presence_penalty",
+        f"{API}test_prepare::test_every_field_arrives",
         f"{API}test_sampling::test_frequency_and_presence_look_at_the_answer",
         f"{API}test_sampling::test_repetition_penalty_gives_transformers_tokens",
     ),
