@@ -18,6 +18,12 @@ SHORT = (1, 2, 15, 16, 17, 31, 32, 33, 48, 60, 63, 64, 65)
 LONG = (100, 127, 128, 129, 192, 250, 255, 256, 257, 320, 520)
 NUM_REQUESTS = 60
 ENDS = (2, 258)  # the end of text of the real model, and of the tiny ones
+LETTERS = "[a-f]{12,30}[0-9]{3}"
+FORMS: dict[str, dict[str, Any]] = {  # compiled, and as a client asks for them
+    compile(json_object()): {"response_format": {"type": "json_object"}},
+    compile(regex(LETTERS)): {"structured_outputs": {"regex": LETTERS}},
+}
+OBJECT, LETTERED = FORMS
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {},
@@ -36,9 +42,10 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.9, "top_k": 50, "top_p": 0.95, "min_p": 0.02, "presence_penalty": -0.5, "logprobs": 5},
     {"max_tokens": 0, "prompt_logprobs": 1},
     {"temperature": 0.0, "max_tokens": 70, "logprobs": 1},
-    {"grammar": compile(json_object()), "max_tokens": 40, "stop_token_ids": ENDS, "temperature": 1.4},
+    {"grammar": OBJECT, "ignore_eos": False, "max_tokens": 40, "stop_token_ids": ENDS, "temperature": 1.4},
     {
-        "grammar": compile(regex("[a-f]{12,30}[0-9]{3}")),
+        "grammar": LETTERED,
+        "ignore_eos": False,
         "max_tokens": 60,
         "stop_token_ids": ENDS,
         "n": 2,

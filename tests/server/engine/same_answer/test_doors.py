@@ -15,7 +15,7 @@ from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutp
 from pagemill_server.offline.results import TokenLogprobs
 from pagemill_server.settings import Settings
 from tests.server.api.running import NAME, Running, serving
-from tests.server.engine.same_answer.asked import make_requests
+from tests.server.engine.same_answer.asked import FORMS, make_requests
 from tests.server.engine.same_answer.company import loaded, run
 from tests.server.tiny import write_tiny_llama
 
@@ -120,7 +120,8 @@ def body_of(request: AddRequest, **more: Any) -> dict[str, Any]:
         "priority": request.priority,
         "echo": sampling.max_tokens == 0,  # the only way to ask for no token
     }
-    return body | ({"cache_salt": request.cache_salt} if request.cache_salt else {}) | more
+    salt = {"cache_salt": request.cache_salt} if request.cache_salt else {}
+    return body | salt | (FORMS[sampling.grammar] if sampling.grammar else {}) | more
 
 
 def asked_at_once(server: Running, bodies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

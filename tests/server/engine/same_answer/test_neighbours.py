@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from pagemill_server.engine.commit import NOT_FINITE
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutput
-from pagemill_server.engine.schedule import RunnerOutput
+from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.batch import InputBatch
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, make_requests, named
 from tests.server.engine.same_answer.company import DISPLACING, LoadedModel, answers_alone, loaded, run
@@ -150,11 +150,11 @@ def test_after_a_step_that_failed(
     """Who runs in it gets an error, once its keys and values are written. Whoever comes later is answered as ever."""
     sample, steps, failures = tiny.runner._sample, count(1), []
 
-    def upset(hidden: torch.Tensor, batch: InputBatch) -> RunnerOutput:
+    def upset(hidden: torch.Tensor, batch: InputBatch, output: SchedulerOutput) -> RunnerOutput:
         if next(steps) % 7 == 0:
             failures.append(len(batch.sampled))
             raise RuntimeError("the device is upset")
-        return sample(hidden, batch)
+        return sample(hidden, batch, output)
 
     monkeypatch.setattr(tiny.runner, "_sample", upset)
     record = Record()
