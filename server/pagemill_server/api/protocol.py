@@ -87,6 +87,7 @@ class SamplingFields(Body):
 
 
 class ChatBody(SamplingFields, OutputFields):
+    model: str
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = None
     logprobs: bool | None = None

@@ -69,7 +69,8 @@ class Tokenize(Endpoint):
         if "prompt" in raw:
             raise BadRequest("prompt and messages exclude each other; send one of them.", param="messages")
         strings = validated(_StringsBody, {key: raw[key] for key in raw.keys() & _StringsBody.model_fields})
-        body = parse_chat({key: value for key, value in raw.items() if key not in _StringsBody.model_fields})
+        asked = {key: value for key, value in raw.items() if key not in _StringsBody.model_fields and value is not None}
+        body = parse_chat({"model": self.service.served_names[0]} | asked)
         self.service.name_of(body.model)
         return list(turn_of(loaded, conversation_of(loaded, body)).prompt), bool(strings.return_token_strs)
 

@@ -73,6 +73,8 @@ def job_of(server: Running, body: dict[str, Any]) -> Job:
 
 def prompt_of(server: Running, **body: Any) -> str:
     """What the model is shown."""
-    (request,) = job_of(server, {"messages": [{"role": "user", "content": "hi"}]} | body).requests
+    (request,) = job_of(
+        server, {"model": "tiny/llama", "messages": [{"role": "user", "content": "hi"}]} | body
+    ).requests
     assert server.service.loaded is not None
     return server.service.loaded.tokenizer.decode(request.prompt_token_ids, skip_special=False)

@@ -235,14 +235,36 @@ def everything_said(service: Service) -> Iterator[tuple[str, str, dict[str, Any]
         {"prompt": MARKER, "structured_outputs": {"json": {"type": MARKER}}},
         {"input": MARKER, "encoding_format": MARKER},
         {"input": MARKER, "instructions": MARKER},
-        {"messages": [{"role": MARKER, "content": MARKER}]},
-        {"messages": [{"role": "user", "content": MARKER}], "metadata": {MARKER: MARKER}, "user": MARKER},
-        {"messages": [{"role": "user", "content": [{"type": MARKER, MARKER: MARKER}]}]},
-        {"messages": [{"role": "user", "content": MARKER}], "chat_template_kwargs": {MARKER: MARKER}},
-        {"messages": [{"role": "user", "content": MARKER}], "tools": [tool(MARKER)]},
-        {"messages": [{"role": "user", "content": MARKER}], "tools": [tool(f"{MARKER} !")], "tool_choice": MARKER},
-        {"messages": [{"role": "user", "content": MARKER}], "response_format": schema({"type": MARKER})},
-        {"messages": [{"role": "user", "content": MARKER}], "response_format": schema({"enum": [MARKER]})},
+        {"model": "tiny/llama", "messages": [{"role": MARKER, "content": MARKER}]},
+        {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": MARKER}],
+            "metadata": {MARKER: MARKER},
+            "user": MARKER,
+        },
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": [{"type": MARKER, MARKER: MARKER}]}]},
+        {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": MARKER}],
+            "chat_template_kwargs": {MARKER: MARKER},
+        },
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": MARKER}], "tools": [tool(MARKER)]},
+        {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": MARKER}],
+            "tools": [tool(f"{MARKER} !")],
+            "tool_choice": MARKER,
+        },
+        {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": MARKER}],
+            "response_format": schema({"type": MARKER}),
+        },
+        {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": MARKER}],
+            "response_format": schema({"enum": [MARKER]}),
+        },
     ]
     for path in posts(service):
         for body in bodies:
@@ -302,7 +324,7 @@ def telling(tiny: Path) -> Iterator[Running]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_prompt_and_output_are_logged_where_they_may_be(telling: Running, lines: Lines, stream: bool) -> None:
     with telling.client() as client:
-        body = {"messages": HI, "max_tokens": 8, "ignore_eos": True, "n": 2, "seed": 1}
+        body = {"model": "tiny/llama", "messages": HI, "max_tokens": 8, "ignore_eos": True, "n": 2, "seed": 1}
         whole = client.post(CHAT, json=body).json()
         client.post(CHAT, json=body | {"stream": stream})
     until(lambda: len(lines()) == 2)
@@ -337,11 +359,15 @@ def test_it_is_cut(telling: Running, lines: Lines) -> None:
         (b'{"prompt": "a"}', "a"),
         (b'{"prompt": ["a", "b"]}', '["a","b"]'),
         (b'{"input": "e"}', "e"),
-        (b'{"messages": []}', "[]"),
+        (b'{"model": "tiny/llama", "messages": []}', "[]"),
         (b'{"tokens": [1]}', None),
         (b"[]", None),
         (b"{", None),
-        pytest.param(b'{"messages": ' + DEEP + b"}", '{"messages": ' + DEEP.decode() + "}", id="deep"),
+        pytest.param(
+            b'{"model": "tiny/llama", "messages": ' + DEEP + b"}",
+            '{"model": "tiny/llama", "messages": ' + DEEP.decode() + "}",
+            id="deep",
+        ),
     ],
 )
 def test_what_counts_as_a_prompt(body: bytes, prompt: str | None) -> None:

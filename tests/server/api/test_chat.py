@@ -30,7 +30,9 @@ def events(response: httpx.Response) -> list[Any]:
 
 def ask(server: Running, **body: Any) -> httpx.Response:
     with server.client() as client:
-        return client.post("/v1/chat/completions", json={"messages": MESSAGES, "ignore_eos": True} | body)
+        return client.post(
+            "/v1/chat/completions", json={"model": "tiny/llama", "messages": MESSAGES, "ignore_eos": True} | body
+        )
 
 
 def test_whole(idle_server: Running) -> None:
@@ -176,4 +178,6 @@ def test_the_guide_names_every_field() -> None:
     """Also those that are taken and not needed."""
     docs = Path(__file__).parents[3] / "docs"
     guide = "".join((docs / f"{name}.md").read_text() for name in ("chat", "sampling"))
-    assert [name for name in (*ChatBody.model_fields, *neutral.CHAT, *neutral.MESSAGE) if f"`{name}`" not in guide] == []
+    assert [
+        name for name in (*ChatBody.model_fields, *neutral.CHAT, *neutral.MESSAGE) if f"`{name}`" not in guide
+    ] == []

@@ -18,7 +18,7 @@ from tests.server.api.running import Running, serving, settings_for
 from tests.server.tiny import write_tiny_llama
 
 SAID = {"temperature": 0.0, "top_k": 7, "repetition_penalty": 1.3, "max_new_tokens": 20}
-CHAT = {"messages": [{"role": "user", "content": "once"}], "ignore_eos": True}
+CHAT = {"model": "tiny/llama", "messages": [{"role": "user", "content": "once"}], "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ def test_prompt_logprobs_in_vllms_shape(idle_server: Running, judge: Any) -> Non
 
 def test_prompt_logprobs_of_a_conversation(idle_server: Running) -> None:
     with idle_server.client() as client:
-        body = {"messages": MESSAGES, "max_tokens": 1, "prompt_logprobs": 0}
+        body = {"model": "tiny/llama", "messages": MESSAGES, "max_tokens": 1, "prompt_logprobs": 0}
         answer = client.post("/v1/chat/completions", json=body).json()
         without = client.post("/v1/chat/completions", json=body | {"prompt_logprobs": None}).json()
     assert answer["prompt_logprobs"][0] is None

@@ -249,7 +249,7 @@ def test_a_model_that_is_not_served(server: Running) -> None:
 def test_a_model_that_embeds_generates_nothing(server: Running) -> None:
     with server.client() as client:
         for path, body in (
-            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+            ("/v1/chat/completions", {"model": NAME, "messages": [{"role": "user", "content": "a"}]}),
             ("/v1/completions", {"prompt": "a"}),
             ("/v1/responses", {"model": NAME, "input": "a"}),
         ):
@@ -343,7 +343,7 @@ def test_a_client_that_hangs_up_takes_its_texts_back(held: tuple[Running, Held])
         assert runner.entered.is_set()
     runner.go.set()
     server.wait_idle()
-    assert count(server, 'vllm:request_success_total{engine="0",finished_reason="abort"') == 6
+    until(lambda: count(server, 'vllm:request_success_total{engine="0",finished_reason="abort"') == 6)
     assert len(vectors(server, ["a", "b"])) == 2
 
 

@@ -32,9 +32,9 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "completions": ("/v1/completions", 1, {"prompt": "a", "max_tokens": 4000}),
     "several prompts": ("/v1/completions", 4, {"prompt": ["a", "b"], "n": 2, "max_tokens": 4000}),
     "echo": ("/v1/completions", 1, {"prompt": "a", "echo": True, "logprobs": 1, "max_tokens": 4000}),
-    "chat": ("/v1/chat/completions", 1, {"messages": HI, "max_tokens": 4000}),
-    "several choices": ("/v1/chat/completions", 3, {"messages": HI, "n": 3, "max_tokens": 4000}),
-    "tools": ("/v1/chat/completions", 1, {"messages": HI, "tools": [TOOL], "max_tokens": 3500}),
+    "chat": ("/v1/chat/completions", 1, {"model": "tiny/llama", "messages": HI, "max_tokens": 4000}),
+    "several choices": ("/v1/chat/completions", 3, {"model": "tiny/llama", "messages": HI, "n": 3, "max_tokens": 4000}),
+    "tools": ("/v1/chat/completions", 1, {"model": "tiny/llama", "messages": HI, "tools": [TOOL], "max_tokens": 3500}),
     "responses": ("/v1/responses", 1, {"input": "hi", "max_output_tokens": 4000}),
     "responses with tools": ("/v1/responses", 1, {"input": "hi", "tools": [FLAT_TOOL], "max_output_tokens": 3500}),
 }

@@ -35,19 +35,43 @@ def structured(kind: str, value: Any) -> dict[str, Any]:
 
 # What stands in the guide, the limit, and a body that is one beyond it with the field that is named.
 ONE_MORE: list[tuple[str, int, str, dict[str, Any], str]] = [
-    ("`messages`", protocol.MAX_MESSAGES, CHAT, {"messages": [HI] * (protocol.MAX_MESSAGES + 1)}, "messages"),
+    (
+        "`messages`",
+        protocol.MAX_MESSAGES,
+        CHAT,
+        {"model": "tiny/llama", "messages": [HI] * (protocol.MAX_MESSAGES + 1)},
+        "messages",
+    ),
     ("items of", protocol.MAX_MESSAGES, RESPONSES, {"input": [HI] * (protocol.MAX_MESSAGES + 1)}, "input"),
-    ("a text", tokens.MOST_BYTES, CHAT, {"messages": [{"role": "user", "content": TOO_LONG}]}, "messages"),
+    (
+        "a text",
+        tokens.MOST_BYTES,
+        CHAT,
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": TOO_LONG}]},
+        "messages",
+    ),
     ("a text", tokens.MOST_BYTES, COMPLETIONS, {"prompt": ["a", TOO_LONG]}, "prompt"),
     ("a text", tokens.MOST_BYTES, RESPONSES, {"input": TOO_LONG}, "input"),
     ("a text", tokens.MOST_BYTES, EMBEDDINGS, {"input": ["a", TOO_LONG]}, "input"),
     ("a text", tokens.MOST_BYTES, TOKENIZE, {"prompt": "ä" * (tokens.MOST_BYTES // 2 + 1)}, "prompt"),
-    ("a text", tokens.MOST_BYTES, TOKENIZE, {"messages": [{"role": "user", "content": TOO_LONG}]}, "messages"),
+    (
+        "a text",
+        tokens.MOST_BYTES,
+        TOKENIZE,
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": TOO_LONG}]},
+        "messages",
+    ),
     ("`tokens` of", tokens.MOST_IDS, "/detokenize", {"tokens": [1] * (tokens.MOST_IDS + 1)}, "tokens"),
-    ("`tools`", tool_fields.MAX_TOOLS, CHAT, {"messages": [HI], "tools": tools(tool_fields.MAX_TOOLS + 1)}, "tools"),
+    (
+        "`tools`",
+        tool_fields.MAX_TOOLS,
+        CHAT,
+        {"model": "tiny/llama", "messages": [HI], "tools": tools(tool_fields.MAX_TOOLS + 1)},
+        "tools",
+    ),
     ("prompts of", protocol.MAX_PROMPTS, COMPLETIONS, {"prompt": ["a"] * (protocol.MAX_PROMPTS + 1)}, "prompt"),
     ("`n`", params.MAX_N, COMPLETIONS, {"prompt": "a", "n": params.MAX_N + 1}, "n"),
-    ("`n`", params.MAX_N, CHAT, {"messages": [HI], "n": params.MAX_N + 1}, "n"),
+    ("`n`", params.MAX_N, CHAT, {"model": "tiny/llama", "messages": [HI], "n": params.MAX_N + 1}, "n"),
     ("choices,", protocol.MAX_CHOICES, COMPLETIONS, {"prompt": ["a"] * 171, "n": 3}, "n"),
     ("`stop`", params.MAX_STOPS, COMPLETIONS, {"prompt": "a", "stop": ["a"] * (params.MAX_STOPS + 1)}, "stop"),
     (
@@ -76,7 +100,7 @@ ONE_MORE: list[tuple[str, int, str, dict[str, Any], str]] = [
         "`logprobs`,",
         params.MAX_LOGPROBS,
         CHAT,
-        {"messages": [HI], "logprobs": True, "top_logprobs": params.MAX_LOGPROBS + 1},
+        {"model": "tiny/llama", "messages": [HI], "logprobs": True, "top_logprobs": params.MAX_LOGPROBS + 1},
         "top_logprobs",
     ),
     (

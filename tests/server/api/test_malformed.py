@@ -136,20 +136,26 @@ SHARED: list[tuple[dict[str, Any], str]] = [
     ({"model": 5}, "model"),
 ]
 ONLY_CHAT: list[tuple[dict[str, Any], str]] = [
-    ({"messages": None}, "messages"),
-    ({"messages": []}, "messages"),
-    ({"messages": "hi"}, "messages"),
-    ({"messages": HI * 10_001}, "messages"),
-    ({"messages": [1]}, "messages[0]"),
-    ({"messages": [{}]}, "messages[0].role"),
-    ({"messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": "a", "mood": "x"}]}, "messages[0].mood"),
-    ({"messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]}, "messages[1].tool_calls[0].function"),
+    ({"model": "tiny/llama", "messages": None}, "messages"),
+    ({"model": "tiny/llama", "messages": []}, "messages"),
+    ({"model": "tiny/llama", "messages": "hi"}, "messages"),
+    ({"model": "tiny/llama", "messages": HI * 10_001}, "messages"),
+    ({"model": "tiny/llama", "messages": [1]}, "messages[0]"),
+    ({"model": "tiny/llama", "messages": [{}]}, "messages[0].role"),
+    ({"model": "tiny/llama", "messages": [{"role": "robot", "content": "a"}]}, "messages[0].role"),
+    ({"model": "tiny/llama", "messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"model": "tiny/llama", "messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"model": "tiny/llama", "messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    (
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content",
+    ),
+    ({"model": "tiny/llama", "messages": [{"role": "user", "content": ["a"]}]}, "messages[0].content"),
+    ({"model": "tiny/llama", "messages": [{"role": "user", "content": "a", "mood": "x"}]}, "messages[0].mood"),
+    (
+        {"model": "tiny/llama", "messages": [*HI, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+        "messages[1].tool_calls[0].function",
+    ),
     ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"function_call": {"name": "a"}}, "function_call"),
@@ -191,13 +197,13 @@ ONLY_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"echo": 1}, "echo"),
     ({"echo": True, "max_tokens": -1}, "max_tokens"),
     ({"n": 128, "prompt": ["a"] * 5}, "n"),
-    ({"messages": HI}, "messages"),
+    ({"model": "tiny/llama", "messages": HI}, "messages"),
 ]
 
 
 @pytest.mark.parametrize(("change", "param"), [*SHARED, *ONLY_CHAT])
 def test_chat(idle_server: Running, change: dict[str, Any], param: str) -> None:
-    response = post(idle_server, CHAT, json={"messages": HI} | change)
+    response = post(idle_server, CHAT, json={"model": "tiny/llama", "messages": HI} | change)
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
     assert param.split(".")[-1] in error_of(response)["message"]
@@ -236,7 +242,7 @@ def test_the_templates_own_refusal(tmp_path: Path, stream: bool) -> None:
     folder = write_tiny_llama(tmp_path)
     (folder / "chat_template.jinja").write_text("{{ raise_exception('Conversation roles must alternate') }}")
     with serving(folder) as server:
-        response = post(server, CHAT, json={"messages": HI, "stream": stream})
+        response = post(server, CHAT, json={"model": "tiny/llama", "messages": HI, "stream": stream})
     assert response.status_code == 400
     error = error_of(response)
     assert (error["message"], error["param"]) == ("Conversation roles must alternate", "messages")
@@ -246,16 +252,24 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path)
     (folder / "tokenizer_config.json").unlink()
     with serving(folder) as server:
-        response = post(server, CHAT, json={"messages": HI})
+        response = post(server, CHAT, json={"model": "tiny/llama", "messages": HI})
         assert response.status_code == 400
         assert error_of(response)["code"] == "no_chat_template"
         assert post(server, COMPLETIONS, json={"prompt": "a", "max_tokens": 1}).status_code == 200
 
 
+@pytest.mark.parametrize(("more", "code"), [({}, "missing_required_parameter"), ({"model": None}, "invalid_value")])
+def test_a_conversation_names_its_model(idle_server: Running, more: dict[str, Any], code: str) -> None:
+    response = post(idle_server, CHAT, json={"messages": HI} | more)
+    assert response.status_code == 400
+    error = error_of(response)
+    assert (error["param"], error["code"]) == ("model", code)
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_unknown_model(idle_server: Running, path: str, stream: bool) -> None:
-    body = {"model": "gpt-9", "stream": stream} | ({"messages": HI} if path == CHAT else {"prompt": "a"})
+    body = ({"messages": HI} if path == CHAT else {"prompt": "a"}) | {"model": "gpt-9", "stream": stream}
     response = post(idle_server, path, json=body)
     assert response.status_code == 404
     error = error_of(response)

@@ -15,7 +15,7 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments"
 
 
 def rendered(*messages: Any) -> list[dict[str, Any]]:
-    return for_template(parse_chat({"messages": list(messages)}).messages)
+    return for_template(parse_chat({"model": "tiny/llama", "messages": list(messages)}).messages)
 
 
 def refused(*messages: Any) -> BadRequest:

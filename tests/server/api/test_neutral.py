@@ -27,7 +27,7 @@ Parser = Callable[[Mapping[str, Any]], Body]
 ENDPOINTS: dict[str, tuple[Parser, dict[str, Any], neutral.Table, type[Body], tuple[str, ...], set[str]]] = {
     "chat": (
         parse_chat,
-        {"messages": [{"role": "user", "content": "hi"}]},
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": "hi"}]},
         neutral.CHAT,
         ChatBody,
         ("chat", "sampling"),
@@ -81,9 +81,9 @@ def test_what_asks_for_nothing_is_taken(endpoint: str, name: str, value: object)
     [
         {"top_logprobs": 0},
         {"logprobs": False, "top_logprobs": 0},
-        {"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]},
-        {"messages": [{"role": "assistant", "content": "a", "provider_specific_fields": {}}]},
-        {"messages": [{"role": "assistant", "content": "a", "provider_specific_fields": None}]},
+        {"model": "tiny/llama", "messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]},
+        {"model": "tiny/llama", "messages": [{"role": "assistant", "content": "a", "provider_specific_fields": {}}]},
+        {"model": "tiny/llama", "messages": [{"role": "assistant", "content": "a", "provider_specific_fields": None}]},
         {"tools": [{"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}}]},
     ],
     ids=str,

@@ -112,15 +112,45 @@ PARSERS: Mapping[str, Any] = {
 ITEM = {"role": "user", "content": [{"type": "input_text", "text": "hi"}]}
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 TAKEN: list[tuple[str, Json]] = [
-    ("ChatBody", {"messages": [USER]}),
-    ("ChatBody", {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "stop": "a", "n": 2}),
-    ("ChatBody", {"messages": [USER], "stop": ["a"], "logit_bias": {"5": 1}, "metadata": {"a": "b"}, "audio": None}),
-    ("ChatBody", {"messages": [USER], "modalities": ["text"], "best_of": 1, "length_penalty": 1}),
-    ("ChatBody", {"messages": [USER], "tools": [TOOL], "tool_choice": "required"}),
-    ("ChatBody", {"messages": [USER], "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER]}),
     (
         "ChatBody",
         {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+            "stop": "a",
+            "n": 2,
+        },
+    ),
+    (
+        "ChatBody",
+        {
+            "model": "tiny/llama",
+            "messages": [USER],
+            "stop": ["a"],
+            "logit_bias": {"5": 1},
+            "metadata": {"a": "b"},
+            "audio": None,
+        },
+    ),
+    (
+        "ChatBody",
+        {"model": "tiny/llama", "messages": [USER], "modalities": ["text"], "best_of": 1, "length_penalty": 1},
+    ),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "tools": [TOOL], "tool_choice": "required"}),
+    (
+        "ChatBody",
+        {
+            "model": "tiny/llama",
+            "messages": [USER],
+            "tools": [TOOL],
+            "tool_choice": {"type": "function", "function": {"name": "f"}},
+        },
+    ),
+    (
+        "ChatBody",
+        {
+            "model": "tiny/llama",
             "messages": [
                 USER,
                 {
@@ -130,11 +160,14 @@ TAKEN: list[tuple[str, Json]] = [
                     "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
                 },
                 {"role": "tool", "content": "1", "tool_call_id": "c"},
-            ]
+            ],
         },
     ),
-    ("ChatBody", {"messages": [USER], "response_format": {"type": "json_object"}, "guided_json": None}),
-    ("ChatBody", {"messages": [USER], "structured_outputs": {"json": {"type": "object"}}}),
+    (
+        "ChatBody",
+        {"model": "tiny/llama", "messages": [USER], "response_format": {"type": "json_object"}, "guided_json": None},
+    ),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "structured_outputs": {"json": {"type": "object"}}}),
     ("CompletionBody", {"prompt": "a", "suffix": ""}),
     ("CompletionBody", {"prompt": [1, 2]}),
     ("CompletionBody", {"prompt": ["a", [1]], "logprobs": 5, "echo": True}),
@@ -149,18 +182,27 @@ TAKEN: list[tuple[str, Json]] = [
 ]
 REFUSED: list[tuple[str, Json]] = [
     ("ChatBody", {}),
-    ("ChatBody", {"messages": []}),
-    ("ChatBody", {"messages": [USER], "unheard_of": 1}),
-    ("ChatBody", {"messages": [USER | {"unheard_of": 1}]}),
-    ("ChatBody", {"messages": [{"role": "narrator", "content": "x"}]}),
-    ("ChatBody", {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
-    ("ChatBody", {"messages": [USER], "stop": 3}),
-    ("ChatBody", {"messages": [USER], "audio": {"voice": "x"}}),
-    ("ChatBody", {"messages": [USER], "modalities": ["audio"]}),
-    ("ChatBody", {"messages": [USER], "tools": [{"type": "function", "function": {"name": "a b"}}]}),
-    ("ChatBody", {"messages": [USER], "service_tier": "flex"}),
-    ("ChatBody", {"messages": [USER], "response_format": {"type": "xml"}}),
-    ("ChatBody", {"messages": [USER], "stream": "yes"}),
+    ("ChatBody", {"model": "tiny/llama", "messages": []}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "unheard_of": 1}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER | {"unheard_of": 1}]}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [{"role": "narrator", "content": "x"}]}),
+    (
+        "ChatBody",
+        {
+            "model": "tiny/llama",
+            "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        },
+    ),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "stop": 3}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "audio": {"voice": "x"}}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "modalities": ["audio"]}),
+    (
+        "ChatBody",
+        {"model": "tiny/llama", "messages": [USER], "tools": [{"type": "function", "function": {"name": "a b"}}]},
+    ),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "service_tier": "flex"}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "response_format": {"type": "xml"}}),
+    ("ChatBody", {"model": "tiny/llama", "messages": [USER], "stream": "yes"}),
     ("CompletionBody", {}),
     ("CompletionBody", {"prompt": ""}),
     ("CompletionBody", {"prompt": []}),
@@ -208,7 +250,7 @@ def test_bounds_of_sampling_are_said(server: Running, field: str, wrong: float) 
         assert client.post("/v1/completions", json={"prompt": "a", field: wrong}).status_code == 400
 
 
-CHAT = {"messages": [USER], "max_tokens": 3}
+CHAT = {"model": "tiny/llama", "messages": [USER], "max_tokens": 3}
 ASKED: list[tuple[str, Json, str]] = [
     ("/v1/chat/completions", CHAT, "ChatCompletion"),
     (
@@ -226,7 +268,7 @@ ASKED: list[tuple[str, Json, str]] = [
         "Response",
     ),
     ("/tokenize", {"prompt": "hi", "return_token_strs": True}, "Tokens"),
-    ("/tokenize", {"messages": [USER], "return_token_strs": True}, "Tokens"),
+    ("/tokenize", {"model": "tiny/llama", "messages": [USER], "return_token_strs": True}, "Tokens"),
     ("/detokenize", {"tokens": [104]}, "Text"),
 ]
 BODIES = {

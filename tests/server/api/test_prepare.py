@@ -115,7 +115,7 @@ def test_what_ignores_eos_ends_by_the_clients_ids_alone(server: Running) -> None
 
 
 def test_a_chat_answer_may_fill_the_context(server: Running) -> None:
-    (request,) = job_of(server, {"messages": [{"role": "user", "content": "a"}]}).requests
+    (request,) = job_of(server, {"model": "tiny/llama", "messages": [{"role": "user", "content": "a"}]}).requests
     assert request.sampling.max_tokens == 4096 - len(request.prompt_token_ids)
 
 
@@ -199,7 +199,7 @@ def test_a_small_body_does_not_ask_for_gigabytes(server: Running, body: dict[str
 
 
 def test_a_chat_field_is_named_as_it_was_spelled(server: Running) -> None:
-    hi = {"messages": [{"role": "user", "content": "a"}]}
+    hi = {"model": "tiny/llama", "messages": [{"role": "user", "content": "a"}]}
     for body, param in (
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),

@@ -140,7 +140,11 @@ def test_earlier_thoughts_go_to_the_template(qwen: Running) -> None:
 
 
 def test_an_answer_is_continued(qwen: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = {"messages": [*HI, {"role": "assistant", "content": "Once upon"}], "continue_final_message": True}
+    body = {
+        "model": "tiny/llama",
+        "messages": [*HI, {"role": "assistant", "content": "Once upon"}],
+        "continue_final_message": True,
+    }
     assert prompt_of(qwen, **body).endswith("<|im_start|>assistant\nOnce upon")
     says(monkeypatch, " a time")
     assert told(choice_of(ask(qwen, **body)))["content"] == " a time"
@@ -153,7 +157,11 @@ def test_an_answer_that_is_continued_is_no_reasoning(tmp_path: Path, monkeypatch
     with serving(tmp_path, settings=settings) as running:
         says(monkeypatch, "hm</think>yes")
         assert told(choice_of(ask(running)))["reasoning"] == "hm"
-        body = {"messages": [*HI, {"role": "assistant", "content": "Once"}], "continue_final_message": True}
+        body = {
+            "model": "tiny/llama",
+            "messages": [*HI, {"role": "assistant", "content": "Once"}],
+            "continue_final_message": True,
+        }
         says(monkeypatch, " upon")
         assert told(choice_of(ask(running, **body)))["content"] == " upon"
 

@@ -38,11 +38,19 @@ FLOODS: list[tuple[type[Body], dict[str, Any], str]] = [
     (_Outer, {"by_name": {str(i): "" for i in range(MANY)}}, "by_name"),
     (_Outer, {str(i): 1 for i in range(MANY)}, ""),
     (_Outer, {"inner": [{str(i): 1 for i in range(MANY)}]}, "inner[0]"),
-    (ChatBody, {"messages": [{"k": 1}] * MANY}, "messages[0].role"),
-    (ChatBody, {"messages": [USER], "stop_token_ids": [""] * MANY}, "stop_token_ids[0]"),
-    (ChatBody, {"messages": [USER], "logit_bias": {str(i): "" for i in range(MANY)}}, "logit_bias"),
-    (ChatBody, {"messages": [USER], "tools": [{}] * MANY}, "tools[0].type"),
-    (ChatBody, {"messages": [USER | {"tool_calls": [{}] * MANY}]}, "messages[0].tool_calls[0].id"),
+    (ChatBody, {"model": "tiny/llama", "messages": [{"k": 1}] * MANY}, "messages[0].role"),
+    (ChatBody, {"model": "tiny/llama", "messages": [USER], "stop_token_ids": [""] * MANY}, "stop_token_ids[0]"),
+    (
+        ChatBody,
+        {"model": "tiny/llama", "messages": [USER], "logit_bias": {str(i): "" for i in range(MANY)}},
+        "logit_bias",
+    ),
+    (ChatBody, {"model": "tiny/llama", "messages": [USER], "tools": [{}] * MANY}, "tools[0].type"),
+    (
+        ChatBody,
+        {"model": "tiny/llama", "messages": [USER | {"tool_calls": [{}] * MANY}]},
+        "messages[0].tool_calls[0].id",
+    ),
 ]
 
 

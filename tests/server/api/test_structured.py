@@ -61,7 +61,11 @@ ASKED: dict[str, tuple[dict[str, Any], Callable[[str], bool]]] = {
 
 
 def post(server: Running, path: str, **body: Any) -> httpx.Response:
-    said = {"prompt": "once"} if path == "completions" else {"messages": [{"role": "user", "content": "once"}]}
+    said = (
+        {"prompt": "once"}
+        if path == "completions"
+        else {"model": "tiny/llama", "messages": [{"role": "user", "content": "once"}]}
+    )
     with server.client() as client:
         return client.post(f"/v1/{path}", json=said | {"max_tokens": 200} | body)
 

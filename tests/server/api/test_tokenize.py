@@ -58,7 +58,7 @@ def test_special_tokens_are_left_out_when_asked(encoder: Running) -> None:
 )
 def test_a_conversation_is_the_prompt_that_chat_makes_of_it(idle_server: Running, more: dict[str, Any]) -> None:
     counted = post(idle_server, "/tokenize", CHAT | more)
-    answered = post(idle_server, "/v1/chat/completions", CHAT | {"max_tokens": 1} | more)
+    answered = post(idle_server, "/v1/chat/completions", {"model": NAME} | CHAT | {"max_tokens": 1} | more)
     assert counted["count"] == len(counted["tokens"]) == answered["usage"]["prompt_tokens"]
     opened = post(idle_server, "/detokenize", {"tokens": counted["tokens"]})["prompt"].endswith("assistant\n")
     assert opened == more.get("add_generation_prompt", True)

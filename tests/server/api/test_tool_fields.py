@@ -14,7 +14,7 @@ from pagemill_server.text.tools import Tool
 
 
 def read(body: dict[str, Any]) -> tuple[tuple[Tool, ...], ToolChoice]:
-    chat = parse_chat({"messages": [{"role": "user", "content": "hi"}]} | body)
+    chat = parse_chat({"model": "tiny/llama", "messages": [{"role": "user", "content": "hi"}]} | body)
     tools = tools_of([tool.function for tool in chat.tools or ()], "tools[{}].function.parameters")
     return chosen(tools, chat.tool_choice, parallel=chat.parallel_tool_calls is not False)
 

@@ -45,7 +45,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def ask(server: Running, **body: Any) -> httpx.Response:
     with server.client() as client:
-        return client.post(CHAT, json={"messages": HI, "tools": TOOLS} | body)
+        return client.post(CHAT, json={"model": "tiny/llama", "messages": HI, "tools": TOOLS} | body)
 
 
 def choice_of(response: httpx.Response) -> dict[str, Any]:
@@ -327,16 +327,18 @@ def test_openais_client_in_a_loop_of_two_turns(qwen: Running) -> None:
 
 
 def test_what_is_asked_for_is_compiled_before_it_waits(qwen: Running) -> None:
-    (request,) = job_of(qwen, {"messages": HI, "tools": TOOLS, "tool_choice": "required"}).requests
+    (request,) = job_of(
+        qwen, {"model": "tiny/llama", "messages": HI, "tools": TOOLS, "tool_choice": "required"}
+    ).requests
     assert request.sampling.grammar
-    (request,) = job_of(qwen, {"messages": HI, "tools": TOOLS}).requests
+    (request,) = job_of(qwen, {"model": "tiny/llama", "messages": HI, "tools": TOOLS}).requests
     assert not request.sampling.grammar
 
 
 def test_calls_of_strict_tools_match_if_they_come(qwen: Running) -> None:
     """`words_or_calls` of the format, as its own tests hold it."""
     strict = {"type": "function", "function": LOOK["function"] | {"strict": True}}
-    (request,) = job_of(qwen, {"messages": HI, "tools": [strict, WAIT]}).requests
+    (request,) = job_of(qwen, {"model": "tiny/llama", "messages": HI, "tools": [strict, WAIT]}).requests
     assert request.sampling.grammar
     assert ask(qwen, tools=[strict, WAIT], max_tokens=20, seed=1).status_code == 200
 
@@ -345,7 +347,9 @@ def test_a_client_that_hangs_up_in_a_call_frees_its_blocks(qwen: Running, monkey
     says(monkeypatch, CALL.replace("sky", "s" * 3000))
     with (
         qwen.client() as client,
-        client.stream("POST", CHAT, json={"messages": HI, "tools": TOOLS, "stream": True}) as response,
+        client.stream(
+            "POST", CHAT, json={"model": "tiny/llama", "messages": HI, "tools": TOOLS, "stream": True}
+        ) as response,
     ):
         for line in response.iter_lines():
             if '"arguments":"s' in line:

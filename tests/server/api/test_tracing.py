@@ -27,7 +27,12 @@ from tests.server.test_serve import ENDLESS, Living, living
 from tests.server.tiny import write_tiny_llama
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8, "ignore_eos": True}
+CHAT: dict[str, Any] = {
+    "model": "tiny/llama",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 8,
+    "ignore_eos": True,
+}
 Traced = tuple[Living, httpx.Client, Collector]
 
 

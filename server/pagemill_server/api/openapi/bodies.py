@@ -114,9 +114,10 @@ def body_schemas() -> dict[str, Schema]:
     schemas["Message"] |= _by_role()
     for name in ("ChatBody", "CompletionBody"):
         schemas[name]["properties"]["best_of"] = {"type": ["integer", "null"], "description": "n itself, or left out"}
-    # A conversation is counted as it would be asked, with one word more.
-    counted = schemas["ChatBody"]["properties"] | {"return_token_strs": {"type": ["boolean", "null"]}}
-    schemas["ConversationBody"] = schemas["ChatBody"] | {"properties": counted}
+    # A conversation is counted as it would be asked, with one word more; for which model may be left out.
+    optional = {"return_token_strs": {"type": ["boolean", "null"]}, "model": {"type": ["string", "null"]}}
+    counted = schemas["ChatBody"]["properties"] | optional
+    schemas["ConversationBody"] = schemas["ChatBody"] | {"properties": counted, "required": ["messages"]}
     return schemas
 
 
