@@ -50,6 +50,8 @@ def choice(texts: Sequence[str]) -> Grammar:
 def regex(pattern: str) -> Grammar:
     """All of the text matches; Rust's syntax, without look-around and back references. `\\d` is 0 to 9 only."""
     bounds.check_regex(pattern)
+    if _backslashes_at_end(pattern) % 2:  # it would take the slash after it
+        raise InvalidGrammar("The regular expression ends with a backslash that escapes nothing.")
     return _part({"lark_grammar": f"start: /{llguidance.regex_to_lark(_without_anchors(pattern), 'd')}/"})
 
 
@@ -136,5 +138,8 @@ def _without_anchors(pattern: str) -> str:
     """All of the text has to match as it is; at its ends anchors say nothing, and within it they aren't known."""
     pattern = pattern.removeprefix("^")
     stripped = pattern.removesuffix("$")
-    backslashes = len(stripped) - len(stripped.rstrip("\\"))
-    return pattern if backslashes % 2 else stripped
+    return pattern if _backslashes_at_end(stripped) % 2 else stripped
+
+
+def _backslashes_at_end(pattern: str) -> int:
+    return len(pattern) - len(pattern.rstrip("\\"))

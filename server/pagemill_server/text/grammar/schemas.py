@@ -13,6 +13,7 @@ from typing import Any
 
 from pagemill_server.text.grammar.bounds import MAX_CHARACTERS, MAX_REGEX_CHARACTERS, check_size
 from pagemill_server.text.grammar.errors import InvalidGrammar
+from pagemill_server.text.grammar.numbers import check_numbers
 
 MAX_DEPTH = 64
 MAX_PROPERTIES = 1000
@@ -37,6 +38,7 @@ def checked_schema(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     if _OPTIONS in schema:
         raise InvalidGrammar(f"{_OPTIONS} is not supported in a JSON schema.")
     _check_counts(list(_keywords(schema)))
+    check_numbers(schema)
     check_size("The JSON schema", json.dumps(schema), MAX_CHARACTERS)
     return dict(schema) | {_OPTIONS: LAYOUT}
 
