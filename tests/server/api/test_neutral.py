@@ -121,5 +121,7 @@ def test_vllms_structured_outputs_with_everything_it_has() -> None:
     sent = dict.fromkeys((*(f.alias or name for name, f in StructuredOutputs.model_fields.items()),)) | {"regex": "a"}
     assert {"whitespace_pattern", "structural_tag"} <= sent.keys()
     parse_completion({"prompt": "a", "structured_outputs": sent})
+    guides = "".join((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("chat", "structured-output"))
+    assert [name for name in sent if f"`{name}`" not in guides and f'"{name}": ' not in guides] == []
     with pytest.raises(BadRequest, match=r"structured_outputs\.structural_tag"):
         parse_completion({"prompt": "a", "structured_outputs": sent | {"structural_tag": "x"}})
