@@ -235,6 +235,7 @@ BUGS = {
         f"{API}test_overload::test_beyond_the_bound_it_is_429_and_what_was_taken_is_answered",
         f"{API}test_overload::test_a_request_waits_with_all_of_its_sequences_or_not_at_all",
         f"{ENGINE}test_queue_bounds::test_so_many_may_wait_and_n_counts_n",
+        f"{ENGINE}test_queue_bounds::test_on_its_way_n_counts_n_too",
     ),
     40: _bug(
         "SIGTERM cuts streams off",

@@ -74,6 +74,17 @@ def test_what_was_just_submitted_counts_until_the_engine_has_it() -> None:
     assert refusal(replace(FULL, num_waiting=1, waiting_tokens=20, num_added=7), 1, 20, bounds) is None
 
 
+def test_on_its_way_n_counts_n_too() -> None:
+    bounds = QueueBounds()
+    bounds.submitted(make_request(20, sampling={"n": 6}), IDLE)
+    assert refusal(IDLE, 1, 0, bounds) is None, "four will run, two wait, and one more may"
+    assert refusal(IDLE, 2, 0, bounds) is not None
+    bounds.submitted(make_request(20), IDLE)
+    taken_in = replace(FULL, num_running=1, num_added=6)
+    assert refusal(taken_in, 5, 0, bounds) is None, "one runs and one is on its way: two places and three may wait"
+    assert refusal(taken_in, 6, 0, bounds) is not None
+
+
 def test_it_says_when_to_come_again() -> None:
     full = refusal(replace(FULL, num_waiting=3, queue_seconds=7.2), 1, 0)
     assert full is not None
