@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.conftest import Run
-from tests.server.real_model import NAME
+from tests.clients.conftest import Run, served
+from tests.server.real_model import NAME, real_model
 
 pytestmark = [pytest.mark.clients, pytest.mark.model]
 
@@ -35,14 +36,23 @@ def test_llm_comply(run: Run, generating: str, form: str) -> None:
     assert _failed(json.loads(said[said.index("{") :])) == [], said
 
 
-def test_the_probe_of_canitoolcall(run: Run, generating: str, tmp_path: Path) -> None:
+@pytest.fixture
+def short_spoken() -> Iterator[str]:
+    """The probe sets no length, and this model would talk on."""
+    real_model()
+    settings = '{"temperature": 0, "max_new_tokens": 100}'
+    with served(NAME, "--max-model-len", "1024", "--override-generation-config", settings) as url:
+        yield f"{url}/v1"
+
+
+def test_the_probe_of_canitoolcall(run: Run, short_spoken: str, tmp_path: Path) -> None:
     """Where a call is forced it is whole, streamed and not; nowhere does a marker leak or do the two differ."""
     report = tmp_path / "report.json"
     run(
         "canitoolcall",
         "probe",
         "--base-url",
-        generating,
+        short_spoken,
         "--model",
         NAME,
         "--timeout",
