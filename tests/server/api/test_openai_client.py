@@ -199,7 +199,7 @@ def test_fields_beyond_its_own_go_through(talker: Running) -> None:
     assert answer.usage.completion_tokens == 4
 
 
-def chat(client: openai.OpenAI, **body: Any) -> Any:
+def chat(client: openai.OpenAI | openai.AsyncOpenAI, **body: Any) -> Any:
     return client.chat.completions.create(**({"model": NAME, "messages": MESSAGES, "max_tokens": 2} | body))
 
 
@@ -218,6 +218,24 @@ def test_a_mistake_is_an_error_of_its_class(talker: Running, kind: Any, body: An
         chat(client, **body)
     assert (error.value.code, error.value.param, error.value.type) == (code, param, "invalid_request_error")
     assert error.value.request_id
+
+
+def test_the_asynchronous_client_raises_and_streams_the_same(talker: Running) -> None:
+    async def mistake() -> None:
+        async with asynchronous(talker) as client:
+            await chat(client, temperature=3)
+
+    with pytest.raises(openai.BadRequestError) as error:
+        asyncio.run(mistake())
+    assert (error.value.code, error.value.param) == ("invalid_value", "temperature")
+
+    body: dict[str, Any] = {"model": NAME, "prompt": "a", "max_tokens": 8, "seed": 1, "stream": True}
+
+    async def text() -> str:  # not with strict types: theirs know no chunk that isn't the last
+        async with openai.AsyncOpenAI(base_url=f"{talker.url}/v1", api_key="x", max_retries=0) as client:
+            return "".join([chunk.choices[0].text async for chunk in await client.completions.create(**body)])
+
+    assert asyncio.run(text()) == "".join(chunk.choices[0].text for chunk in talker.openai.completions.create(**body))
 
 
 def test_a_wrong_key_is_its_error(tiny: Path) -> None:
