@@ -8,6 +8,7 @@ than the tens of microseconds that a mask takes (docs/log.md). The grammars were
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
 from pagemill_server.text.grammar import GrammarCompiler, InvalidGrammar
 from pagemill_server.text.grammar.compiler import readable
 
+# What a sequence's masks may take of the engine's thread, where everybody waits. A usual mask takes a hundredth of TOKEN_SECONDS.
+FREE_SECONDS, TOKEN_SECONDS = 1.0, 0.01
 BROKEN = "The answer's grammar can't be followed any further: "
 
 
@@ -37,6 +40,7 @@ class _Followed:
     grammar: str
     matcher: LLMatcher
     read: tuple[int, ...] = ()
+    seconds: float = 0.0  # of computing, for its masks so far
 
     def is_of(self, grammar: str, output: tuple[int, ...]) -> bool:
         """Ids of sequences are an engine's own: another engine's may have been here before."""
@@ -81,11 +85,14 @@ class GrammarMasks:
         followed = self._followed.get(sequence.seq_id)
         if followed is None or not followed.is_of(text, output):
             followed = self._followed[sequence.seq_id] = _Followed(text, self._grammars.matcher(text))
-        matcher = followed.matcher
+        matcher, began = followed.matcher, time.thread_time()
         matcher.consume_tokens(list(output[len(followed.read) :]))
         followed.read = output
         allowed = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
         if matcher.is_error():
             self._grammars.forget(text)  # a limit may be one that all copies of it reach together
             raise InvalidGrammar(readable(matcher.get_error()))
+        followed.seconds += time.thread_time() - began
+        if followed.seconds > FREE_SECONDS + TOKEN_SECONDS * len(output):
+            raise InvalidGrammar("it takes too long to say what may come next.")
         return torch.from_numpy(np.unpackbits(allowed, count=self._vocab_size, bitorder="little") == 0)

@@ -24,8 +24,8 @@ PERSON = {
 }
 CHOICE = {"structured_outputs": {"choice": ["yes", "no", "perhaps"]}}
 SQL = 'root ::= "SELECT " column " FROM t"\ncolumn ::= "a" | "b"'
-# After three letters more rules are open at once than the parser takes.
-BREAKING = 'start: "bbb" ' + "x? " * 1200 + '\nx: "y"'
+# After forty letters more rules are open at once than the parser takes.
+BREAKING = f'start: "{"b" * 40}" ' + "x? " * 1200 + '\nx: "y"'
 LONG = {"prompt": "x", "max_tokens": 3000, "stream": True, "structured_outputs": {"regex": "[a-z]+"}}
 
 

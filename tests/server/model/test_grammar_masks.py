@@ -10,6 +10,7 @@ import torch
 
 from pagemill_server.engine.request import SamplingParams
 from pagemill_server.engine.schedule import ScheduledSequence
+from pagemill_server.model import grammar_masks
 from pagemill_server.model.grammar_masks import BROKEN, NO_MASKS, GrammarMasks, Masks
 from pagemill_server.text.grammar import choice, compile, json_object, regex
 from tests.server.model.stepping import step_of
@@ -109,3 +110,14 @@ def test_a_limit_of_the_parser_is_an_error_and_the_grammar_is_compiled_anew(
 def test_ids_beyond_the_models_are_forbidden_whatever_the_grammar(masks: GrammarMasks) -> None:
     forbidden = of(masks, sequence(1, "", compile(json_object()))).forbidden[1]
     assert bool(forbidden[260:].all())
+
+
+def test_a_sequence_whose_masks_take_too_long_ends_and_its_neighbours_go_on(
+    masks: GrammarMasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has used up its own allowance: nothing is allowed for a first token here, and much for each that follows."""
+    monkeypatch.setattr(grammar_masks, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr(grammar_masks, "TOKEN_SECONDS", 60.0)
+    found = of(masks, sequence(1), sequence(2, "a"))
+    assert found.errors == {1: BROKEN + "it takes too long to say what may come next."}
+    assert allowed(found, 2) == "bc"

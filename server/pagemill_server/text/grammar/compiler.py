@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 from pagemill_server.text.deep_stack import on_deep_stack
 from pagemill_server.text.grammar.bounds import CFG_LIMITS, LIMITS
 from pagemill_server.text.grammar.errors import InvalidGrammar
+from pagemill_server.text.grammar.trial import try_out
 
 MAX_KEPT = 16  # a hostile one takes some 50 MB
 _MESSAGE_CHARACTERS = 300
@@ -75,9 +76,7 @@ class GrammarCompiler:
         start = {"lark_grammar": f"{_OPTIONS}\nstart: @{parts[0]['name']}"}
         made = LLMatcher(self._tokenizer, json.dumps({"grammars": [start, *parts]}), log_level=0, limits=LIMITS)
         _check(made)
-        begun = made.deep_copy()
-        begun.compute_bitmask()  # what can't even begin is refused, too
-        _check(begun)
+        try_out(made, self._eos_ids, _check)
         return made
 
     def _written(self, part: Mapping[str, Any]) -> dict[str, Any]:
