@@ -75,7 +75,7 @@ ARRIVED = SamplingParams(
     logprobs=2,
     prompt_logprobs=5,
 )
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+CHAT: dict[str, Any] = {"model": NAME, "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE: dict[str, Any] = {"model": NAME, "input": "hi", "include": ["message.output_text.logprobs"]}
 NOT_OF_A_RESPONSE: dict[str, Any] = {"n": 1, "prompt_logprobs": None}
 
