@@ -14,6 +14,7 @@ from typing import Any
 from pagemill_server.text.grammar.bounds import MAX_CHARACTERS, MAX_REGEX_CHARACTERS, check_size
 from pagemill_server.text.grammar.errors import InvalidGrammar
 from pagemill_server.text.grammar.numbers import check_numbers
+from pagemill_server.text.grammar.spellings import with_one_spelling
 
 MAX_DEPTH = 64
 MAX_PROPERTIES = 1000
@@ -40,7 +41,7 @@ def checked_schema(schema: Mapping[str, Any] | bool) -> dict[str, Any]:
     _check_counts(list(_keywords(schema)))
     check_numbers(schema)
     check_size("The JSON schema", json.dumps(schema), MAX_CHARACTERS)
-    return dict(schema) | {_OPTIONS: LAYOUT}
+    return with_one_spelling(schema) | {_OPTIONS: LAYOUT}
 
 
 def _keywords(schema: object) -> Iterator[tuple[str, Any]]:
