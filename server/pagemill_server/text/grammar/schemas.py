@@ -19,7 +19,7 @@ from pagemill_server.text.grammar.spellings import with_one_spelling
 MAX_DEPTH = 64
 MAX_PROPERTIES = 1000
 MAX_PATTERN_PROPERTIES = 32  # each is held against each other
-MAX_ALTERNATIVES = 1000
+MAX_ALTERNATIVES = 400  # of arrays of themselves: a second, and ten of 900
 MAX_LENGTH = 20_000  # of a string that says one: longer ones run into the lexer's limit in their middle
 MAX_MULTIPLE = 10_000  # the product of all that numbers must be multiples of
 
