@@ -230,9 +230,8 @@ def test_a_tool_loop_of_two_turns(strict: openai.OpenAI, monkeypatch: Patch) -> 
     ],
 )
 def test_a_call_that_must_come(strict_plain: openai.OpenAI, choice: Any) -> None:
-    to = {
-        "to": {"enum": ["Bern", "Basel"]}
-    }  # and no more: a random model would go on with keys to the end of its context
+    # Closed: a random model would go on with other keys to the end of its context.
+    to = {"to": {"enum": ["Bern", "Basel"]}}
     where = {"type": "object", "properties": to, "required": ["to"], "additionalProperties": False}
     tools: Any = [{"type": "function", "name": n, "parameters": where, "strict": True} for n in ("go", "come")]
     response = strict_plain.responses.create(
