@@ -26,7 +26,7 @@ from pagemill_server.api.service import Loaded
 from pagemill_server.engine.errors import EngineDead, RequestRefused
 from pagemill_server.engine.ports import OutputStream
 from pagemill_server.engine.request import AddRequest, FinishReason, SamplingParams
-from pagemill_server.errors import BadRequest, Unavailable
+from pagemill_server.errors import BadRequest
 from pagemill_server.request_timer import RequestTimer
 
 Vector = Sequence[float]
@@ -94,7 +94,7 @@ class Embeddings(Endpoint):
         except RequestRefused as refusal:
             raise BadRequest(str(refusal), param="input") from None
         except EngineDead as dead:
-            raise Unavailable(str(dead), code="engine_dead") from None
+            raise self.service.refused_by(dead) from None
         finally:
             for stream, timer in zip(streams, timers, strict=False):
                 await stream.aclose()

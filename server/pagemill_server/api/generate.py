@@ -16,7 +16,7 @@ from pagemill_server.api.reply import Reply
 from pagemill_server.api.service import Loaded, Service
 from pagemill_server.engine.errors import EngineDead, RequestRefused
 from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutput
-from pagemill_server.errors import BadRequest, EngineFailed, Unavailable
+from pagemill_server.errors import BadRequest, EngineFailed
 from pagemill_server.request_timer import RequestTimer
 
 Pieces = AsyncGenerator[tuple[int, Piece], None]
@@ -51,7 +51,7 @@ async def run_request(
     except RequestRefused as refusal:
         raise BadRequest(str(refusal)) from None
     except EngineDead as dead:
-        raise (service.cut_short() if service.ending.is_set() else Unavailable(str(dead), code="engine_dead")) from None
+        raise service.refused_by(dead) from None
     finally:
         timer.abandon()
     # Given out only now: who sees the end of an answer finds its request counted and, after a stop string, aborted.

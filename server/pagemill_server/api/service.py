@@ -18,7 +18,7 @@ from pagemill_server.api.body import BodyLimits
 from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.quotas import Quotas
 from pagemill_server.config import EngineLimits, ServerConfig
-from pagemill_server.engine.errors import QueueFull
+from pagemill_server.engine.errors import EngineDead, QueueFull
 from pagemill_server.engine.ports import EngineClient
 from pagemill_server.engine.request import EngineStats
 from pagemill_server.errors import BadRequest, EngineFailed, NotFound, TooManyRequests, Unavailable
@@ -164,6 +164,10 @@ class Service:
         if self.ending.is_set():
             return Unavailable("The server is shutting down.", code="shutting_down")
         return EngineFailed("The engine ended this request.")
+
+    def refused_by(self, dead: EngineDead) -> EngineFailed | Unavailable:
+        """Why the engine took no request."""
+        return self.cut_short() if self.ending.is_set() else Unavailable(str(dead), code="engine_dead")
 
     @contextmanager
     def counting(self) -> Iterator[None]:
