@@ -63,7 +63,7 @@ def render(template: ChatTemplate | None, messages: Sequence[Message], place: in
     if template is None:
         raise ValueError("the model has no chat template: use generate with a prompt of your own")
     try:
-        body = parse_chat({"messages": [_message(message) for message in messages]})
+        body = parse_chat({"model": "", "messages": [_message(message) for message in messages]})
         return template.render([message.for_template() for message in body.messages])
     except (BadRequest, TemplateRefused, TypeError) as refusal:
         raise ValueError(f"conversation {place}: {refusal}") from None

@@ -64,7 +64,8 @@ def real() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def ids_by_name(real: Running) -> dict[str, int]:
-    vocabulary = real.model.vocabulary
+    assert real.model.generator is not None
+    vocabulary = real.model.generator.vocabulary
     return {token_name(vocabulary, i): i for i in reversed(range(real.model.limits.vocab_size))}
 
 
