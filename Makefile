@@ -26,14 +26,14 @@ demo: ## a model answers on this machine (KEEP=1 leaves it running)
 
 .PHONY: test
 test: ## the whole suite, the real model and a real Kubernetes included
-	@echo "Tests: an environment in .venv (first time about 3 minutes), two models (190 MB), and, as root, a real Kubernetes"
+	@echo "Tests: an environment in .venv (first time about 3 minutes), one of other people's clients (3 more), two models (190 MB), and, as root, a real Kubernetes"
 	echo "built from Go modules (first time about 14 minutes, then cached in ~/.cache/pagemill, 20 GB) with the tests on it (about 4"
-	echo "minutes; not root: they skip, and say how to run them); then the tests that need none (about 5 minutes)."
+	echo "minutes; not root: they skip, and say how to run them); then the tests that need none (about 20 minutes)."
 	$(MAKE) $(BIN)/.installed $(CLIENTS)/.installed models
 	$(BIN)/python -m pytest
 
 .PHONY: check
-check: lint ## format, lint, types, import layers, unit tests: under a minute
+check: lint ## format, lint, types, import layers, unit tests (seven minutes on two cores)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(UNIT)
 
 .PHONY: lint
