@@ -25,7 +25,7 @@ from pagemill.model_files import ModelFiles, inspect
 from pagemill_server import cli, serve
 from pagemill_server.config import ServerConfig
 from pagemill_server.lifecycle import Lifecycle
-from pagemill_server.loading import LoadedModel
+from pagemill_server.loading import LoadedModel, load
 from pagemill_server.settings import Settings
 from tests.server.api.running import settings_for, until
 from tests.server.tiny import write_tiny_llama
@@ -81,6 +81,18 @@ class Living:
     def end(self) -> None:
         self.thread.join(30)
         assert not self.thread.is_alive()
+
+
+def loads_when_told(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Servers made from now on load their model when the event is set."""
+    go = threading.Event()
+
+    def slow(*arguments: Any) -> Any:
+        assert go.wait(30)
+        return load(*arguments)
+
+    monkeypatch.setattr(serve, "load", slow)
+    return go
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,14 +14,12 @@ import openai
 import pytest
 
 from pagemill.model_files import ModelFiles, inspect
-from pagemill_server import serve
 from pagemill_server.api.service import Service
 from pagemill_server.config import ServerConfig
 from pagemill_server.drain import Drain, DrainIsFinal, Patience
 from pagemill_server.lifecycle import Lifecycle, Phase
-from pagemill_server.loading import load
 from tests.server.api.running import until
-from tests.server.test_serve import ENDLESS, Living, living
+from tests.server.test_serve import ENDLESS, Living, living, loads_when_told
 from tests.server.tiny import write_tiny_llama
 
 TOKEN = "of-the-test-4711"
@@ -220,13 +217,7 @@ def test_a_signal_in_a_drain_goes_on_with_it_and_there_is_no_way_back(files: Mod
 
 
 def test_while_the_model_loads_there_is_nothing_to_drain(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
-
-    def slow(*arguments: Any) -> Any:
-        assert go.wait(30)
-        return load(*arguments)
-
-    monkeypatch.setattr(serve, "load", slow)
+    go = loads_when_told(monkeypatch)
     with (
         living(files, management_token=TOKEN) as (it, client),
         httpx.Client(base_url=it.management_url, headers={"authorization": f"Bearer {TOKEN}"}, verify=False) as manager,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +16,8 @@ import pytest
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles, inspect
 from pagemill_server import serve
-from pagemill_server.loading import load
 from tests.server.api.running import NAME, until
-from tests.server.test_serve import Living, living
+from tests.server.test_serve import Living, living, loads_when_told
 from tests.server.tiny import write_tiny_llama
 
 TOKEN = "of-the-test-4711"
@@ -175,13 +173,7 @@ def test_the_token_is_in_no_log(running: Running, caplog: pytest.LogCaptureFixtu
 
 
 def test_while_the_model_loads_there_is_nothing_to_change(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    go = threading.Event()
-
-    def slow(*arguments: Any) -> Any:
-        assert go.wait(30)
-        return load(*arguments)
-
-    monkeypatch.setattr(serve, "load", slow)
+    go = loads_when_told(monkeypatch)
     with (
         living(files, management_token=TOKEN) as (it, client),
         httpx.Client(base_url=it.management_url, headers={"authorization": f"Bearer {TOKEN}"}, verify=False) as manager,
