@@ -31,6 +31,14 @@ def rms_norm_wide(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Te
     return (wide * torch.rsqrt(variance + eps) * weight).to(x.dtype)
 
 
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x + residual in their dtype, and its norm. x, residual [..., n], weight [n] → (normed, sum)."""
+    total = x + residual
+    return rms_norm(total, weight, eps), total
+
+
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate each head's halves (the layout of Hugging Face's Llama). x [T, heads, d] → the same, in x's dtype.
 
@@ -68,11 +76,13 @@ def write_kv(
     value_cache: torch.Tensor,
     key: torch.Tensor,  # [T, num_kv_heads, head_dim]
     value: torch.Tensor,
-    slot_mapping: torch.Tensor,  # int64 [T], distinct
+    slot_mapping: torch.Tensor,  # int64 [T], distinct; -1: the token is left out
 ) -> None:
     """Put each token's key and value into its slot."""
     heads, _, block_size, head_dim = key_cache.shape
     for row, slot in enumerate(slot_mapping.tolist()):
+        if slot < 0:
+            continue
         block, offset = divmod(slot, block_size)
         key_cache[:, block, offset] = key[row].view(heads, head_dim)
         value_cache[:, block, offset] = value[row].view(heads, head_dim)
@@ -83,7 +93,7 @@ def paged_attention(
     key_cache: torch.Tensor,  # [num_kv_heads, num_blocks, block_size, head_dim]
     value_cache: torch.Tensor,
     block_tables: torch.Tensor,  # int64 [S, most blocks]
-    seq_lens: Sequence[int],  # S: tokens in the cache, this step's included
+    seq_lens: Sequence[int],  # S: tokens in the cache, this step's included; 0: the rows are padding, and get zeros
     query_start: Sequence[int],  # S + 1: sequence i's tokens are rows query_start[i] .. query_start[i+1]
     window: int | None = None,  # keys that a query sees, its own included; None: all up to its own
     scale: float | None = None,  # of the scores; None: 1/sqrt(head_dim)
@@ -98,6 +108,9 @@ def paged_attention(
     out = torch.empty_like(query)
     for index, seq_len in enumerate(seq_lens):
         first, last = query_start[index], query_start[index + 1]
+        if seq_len == 0:
+            out[first:last] = 0
+            continue
         blocks = block_tables[index, : -(-seq_len // block_size)]
         keys = key_cache[:, blocks].reshape(kv_heads, -1, head_dim)[:, :seq_len].float()
         values = value_cache[:, blocks].reshape(kv_heads, -1, head_dim)[:, :seq_len].float()
@@ -108,3 +121,37 @@ def paged_attention(
                 scores = keys[head // group, seen] @ query[row, head].float() * scale
                 out[row, head] = (scores.softmax(0) @ values[head // group, seen]).to(query.dtype)
     return out
+
+
+def top_k_top_p(
+    logits: torch.Tensor,  # float32 [R, vocab_size], each row with a finite maximum
+    temperature: torch.Tensor,  # [R]; 0: the likeliest token, the lowest id of equals
+    top_k: torch.Tensor,  # integers [R]; 0 or less: all
+    top_p: torch.Tensor,  # [R], https://arxiv.org/abs/1904.09751; 1: all
+    min_p: torch.Tensor,  # [R], https://arxiv.org/abs/2407.01082; 0: all
+    uniforms: torch.Tensor,  # [R], in [0, 1)
+) -> torch.Tensor:  # int64 [R]
+    """Draw a token a row: temperature, min_p, top_k, top_p, then the cumulative distribution in the order of ids inverted.
+
+    Weights are whole numbers, the likeliest token's 2^35; one of weight 0 is never drawn. Of equals the lowest ids stay.
+    """
+    settings = (temperature, top_k, top_p, min_p, uniforms)
+    tokens = [_draw(row, *of_row) for row, *of_row in zip(logits, *(s.tolist() for s in settings), strict=True)]
+    return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+
+
+def _draw(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float, number: float) -> int:
+    if temperature <= 0:
+        return int(logits.argmax())
+    steepness = torch.tensor(1.0) / torch.tensor(temperature, dtype=torch.float32)  # in float32
+    shares = ((logits - logits.max()) * steepness.clamp(max=1e30)).exp()
+    weights = (shares.double() * 2**35).floor()
+    weights[weights < math.ceil(min_p * 2**35)] = 0
+    ordered, ids = weights.sort(descending=True, stable=True)
+    if 0 < top_k < len(ordered):
+        ordered[top_k:] = 0
+    if top_p < 1:
+        before = ordered.cumsum(0) - ordered
+        ordered[before >= max(1, math.ceil(top_p * float(ordered.sum())))] = 0  # the likeliest stays
+    kept = torch.zeros_like(weights).scatter_(0, ids, ordered).cumsum(0)
+    return int(torch.searchsorted(kept, (number * kept[-1:]).floor(), right=True))

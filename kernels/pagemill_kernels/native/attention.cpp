@@ -1,0 +1,370 @@
+// Causal grouped attention over the paged cache. `reference.paged_attention` is its specification.
+//
+// An item's queries pass over their keys tile by tile with a running softmax (https://arxiv.org/abs/2205.14135), spans of kSpan keys each on their
+// own. Tiles and spans are counted from the sequence's start and every row goes through them in order, leaving out those that it sees nothing of: so
+// its bits follow from its position and keys, whatever is computed beside it and however the keys lie in blocks.
+#include "attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "attention_tile.h"
+#include "rows.h"
+
+namespace pagemill {
+namespace {
+
+// A thread's own, grown once.
+class Scratch {
+ public:
+  float *keys, *values, *queries, *out, *total;  // [head_dim, kTile], [kTile, head_dim], and rows of head_dim
+  alignas(64) float scores[kBlockRows * kTile];
+  std::vector<RowState> states, totals;
+  std::vector<char> begun;  // rows that have a total
+
+  void make_room(int rows, int head_dim) {
+    std::size_t tile = static_cast<std::size_t>(kTile) * head_dim, block = static_cast<std::size_t>(rows) * head_dim;
+    if (memory_.size() < 2 * tile + 3 * block + 16) memory_.resize(2 * tile + 3 * block + 16);
+    if (states.size() < static_cast<std::size_t>(rows)) {
+      states.resize(rows);
+      totals.resize(rows);
+      begun.resize(rows);
+    }
+    std::size_t past = (reinterpret_cast<std::uintptr_t>(memory_.data()) & 63) / sizeof(float);
+    keys = memory_.data() + (16 - past) % 16;
+    values = keys + tile;
+    queries = values + tile;
+    out = queries + block;
+    total = out + block;
+  }
+
+ private:
+  std::vector<float> memory_;
+};
+
+thread_local std::unique_ptr<Scratch> scratch;  // behind a pointer, so that the loops do not look it up again and again
+
+Scratch& own_scratch(int rows, int head_dim) {
+  if (scratch == nullptr) scratch = std::make_unique<Scratch>();
+  scratch->make_room(rows, head_dim);
+  return *scratch;
+}
+
+alignas(64) constexpr char kZeros[256 * sizeof(float)] = {};  // a key that is not there
+
+inline Vec load_as(const float* p) { return load(p); }
+inline Vec load_as(const std::uint16_t* p) { return load_bf16(p); }
+
+// What all items of one layer share.
+struct Layer {
+  const Layout& layout;
+  const Heads& heads;
+  const Cache& cache;
+  const float* q;
+  int ldq;
+  void* out;
+  Type out_type;
+  int ldo;
+};
+
+// An item's rows: query by query, each with the heads of the group.
+struct Rows {
+  int count, group, first_position, window;
+  int position(int row) const { return first_position + row / group; }
+  int first_key(int row) const { return window > 0 ? std::max(0, position(row) - window + 1) : 0; }
+  bool sees(int row, int first, int last) const { return position(row) >= first && first_key(row) < last; }
+};
+
+// Where a tile's keys lie. Paged rows are too short for the processor to see a stream, so the next tile's are asked for while one is loaded.
+struct Tile {
+  int begin = 0, first = 0, last = 0;  // it begins at key `begin`; [first, last) are there
+  std::int64_t offsets[kTile];         // elements from the cache's start; -1: not there
+
+  Tile() { std::fill(offsets, offsets + kTile, -1); }
+  int columns() const { return (last - begin + Vec::lanes - 1) / Vec::lanes * Vec::lanes; }
+};
+
+// The tile that begins at `begin`, with keys [first, last) at most.
+Tile find_tile(const Layer& layer, const AttentionItem& item, int begin, int first, int last) {
+  Tile tile;
+  tile.begin = begin;
+  tile.first = std::max(begin, first);
+  tile.last = std::min(begin + kTile, last);
+  const std::int64_t* table = layer.layout.block_tables + static_cast<std::int64_t>(item.sequence) * layer.layout.table_stride;
+  int size = layer.cache.block_size, dim = layer.heads.head_dim;
+  for (int key = tile.first; key < tile.last;) {
+    int block = key / size, end = std::min(tile.last, (block + 1) * size);
+    std::int64_t offset = item.kv_head * layer.cache.head_stride + (table[block] * size + key % size) * dim;
+    for (; key < end; ++key, offset += dim) tile.offsets[key - begin] = offset;
+  }
+  return tile;
+}
+
+Tile first_tile(const Layer& layer, const AttentionItem& item, int first) {
+  return find_tile(layer, item, first / kTile * kTile, first, std::min(item.last_key, (first / kSpan + 1) * kSpan));
+}
+
+inline void ask_for(const void* from, std::int64_t offset, int row_bytes, int element) {
+  if (offset < 0) return;
+  const char* at = static_cast<const char*>(from) + offset * element;
+  for (int line = 0; line < row_bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T0);
+}
+
+// 16 bytes of each row of a group, `d` elements into them, into the scratch's columns; so many elements.
+inline int load_columns(const char* const* rows, int d, float* to, float) {
+  Vec columns[4];
+  four_columns(rows, d * sizeof(float), columns);
+  for (int i = 0; i < 4; ++i) store(to + (d + i) * kTile, columns[i]);
+  return 4;
+}
+
+inline int load_columns(const char* const* rows, int d, float* to, std::uint16_t) {
+  Vec columns[4];
+  four_columns(rows, d * sizeof(std::uint16_t), columns);
+  for (int i = 0; i < 4; ++i) {
+    store(to + (d + 2 * i) * kTile, first_bf16(columns[i]));
+    store(to + (d + 2 * i + 1) * kTile, second_bf16(columns[i]));
+  }
+  return 8;
+}
+
+// The tile's keys, transposed, and values into the scratch. Absent keys are zeros, absent values whatever was there: no row reads them.
+template <class Element>
+void load_elements(const Cache& cache, const Tile& tile, const Tile& next, int head_dim, float* keys_to, float* values_to) {
+  const auto *keys = static_cast<const Element*>(cache.keys), *values = static_cast<const Element*>(cache.values);
+  constexpr int element = sizeof(Element);
+  int columns = tile.columns();
+  for (int group = 0; group < columns; group += Vec::lanes) {
+    const char* rows[Vec::lanes];
+    for (int i = 0; i < Vec::lanes; ++i) {
+      std::int64_t offset = tile.offsets[group + i];
+      rows[i] = offset < 0 ? kZeros : reinterpret_cast<const char*>(keys + offset);
+      ask_for(keys, next.offsets[group + i], head_dim * element, element);
+    }
+    for (int d = 0; d < head_dim;) d += load_columns(rows, d, keys_to + group, Element());
+  }
+  for (int i = columns; i < kTile; ++i) ask_for(keys, next.offsets[i], head_dim * element, element);
+  for (int key = 0; key < kTile; ++key, values_to += head_dim) {
+    ask_for(values, next.offsets[key], head_dim * element, element);
+    if (tile.offsets[key] < 0) continue;
+    const Element* from = values + tile.offsets[key];
+    for (int d = 0; d < head_dim; d += Vec::lanes) store(values_to + d, load_as(from + d));
+  }
+}
+
+void load_tile(const Layer& layer, const Tile& tile, const Tile& next, Scratch& to) {
+  if (layer.cache.type == F32) load_elements<float>(layer.cache, tile, next, layer.heads.head_dim, to.keys, to.values);
+  else load_elements<std::uint16_t>(layer.cache, tile, next, layer.heads.head_dim, to.keys, to.values);
+}
+
+// Rows [row, row + count) of an item over the tile in the scratch, which begins at key `begin`.
+void attend_block(const Rows& rows, int row, int count, int begin, int head_dim, Scratch& own) {
+  int firsts[kBlockRows], lasts[kBlockRows];
+  int all_first = 0, all_last = kTile, most = 0;
+  for (int r = 0; r < count; ++r) {
+    firsts[r] = std::max(0, rows.first_key(row + r) - begin);
+    lasts[r] = std::min(kTile, rows.position(row + r) - begin + 1);
+    all_first = std::max(all_first, firsts[r]);
+    all_last = std::min(all_last, lasts[r]);
+    most = std::max(most, lasts[r]);
+  }
+  int columns = most + Vec::lanes - 1;
+  columns -= columns % Vec::lanes;
+  multiply<false>(count, columns, head_dim, own.queries + row * head_dim, head_dim, own.keys, kTile, own.scores, kTile);
+  float* out = own.out + row * head_dim;
+  for (int r = 0; r < count; ++r)
+    soften(own.scores + r * kTile, columns, firsts[r], lasts[r], own.states[row + r], out + r * head_dim, head_dim);
+  auto add = [&](int r, int together, int first, int last) {
+    if (first < last)
+      multiply<true>(together, head_dim, last - first, own.scores + r * kTile + first, kTile, own.values + first * head_dim, head_dim,
+                     out + r * head_dim, head_dim);
+  };
+  if (all_first >= all_last) {
+    for (int r = 0; r < count; ++r) add(r, 1, firsts[r], lasts[r]);
+    return;
+  }
+  for (int r = 0; r < count; ++r) add(r, 1, firsts[r], all_first);
+  add(0, count, all_first, all_last);
+  for (int r = 0; r < count; ++r) add(r, 1, all_last, lasts[r]);
+}
+
+// Joins a later span's row to the total of those before it.
+void merge(RowState& total, float* total_out, bool begun, const RowState& part, const float* part_out, int head_dim) {
+  if (!begun) {
+    total = part;
+    std::memcpy(total_out, part_out, head_dim * sizeof(float));
+    return;
+  }
+  float now = std::max(total.most, part.most);
+  Vec old = exp(set1(total.most - now)), fresh = exp(set1(part.most - now));
+  float factors[2][Vec::lanes];
+  store(factors[0], old);
+  store(factors[1], fresh);
+  total.most = now;
+  total.sum = __builtin_fmaf(part.sum, factors[1][0], total.sum * factors[0][0]);
+  for (int d = 0; d < head_dim; d += Vec::lanes) store(total_out + d, fma(load(part_out + d), fresh, load(total_out + d) * old));
+}
+
+template <class Element>
+void finish(const RowState& state, const float* from, Element* to, int head_dim) {
+  Vec sum = set1(state.sum);
+  for (int d = 0; d < head_dim; d += Vec::lanes) store_as(to + d, load(from + d) / sum);
+}
+
+void finish_row(const Layer& layer, const AttentionItem& item, const Rows& rows, int row, const RowState& state, const float* from) {
+  std::int64_t token = layer.layout.query_start[item.sequence] + item.first_query + row / rows.group;
+  int head = item.kv_head * rows.group + row % rows.group, dim = layer.heads.head_dim;
+  std::int64_t place = token * layer.ldo + static_cast<std::int64_t>(head) * dim;
+  if (layer.out_type == F32) {
+    finish(state, from, static_cast<float*>(layer.out) + place, dim);
+  } else {
+    finish(state, from, static_cast<std::uint16_t*>(layer.out) + place, dim);
+  }
+}
+
+void load_queries(const Layer& layer, const AttentionItem& item, const Rows& rows, Scratch& own) {
+  int dim = layer.heads.head_dim;
+  Vec scale = set1(layer.heads.scale);
+  for (int row = 0; row < rows.count; ++row) {
+    std::int64_t token = layer.layout.query_start[item.sequence] + item.first_query + row / rows.group;
+    const float* from = layer.q + token * layer.ldq + static_cast<std::int64_t>(item.kv_head * rows.group + row % rows.group) * dim;
+    for (int d = 0; d < dim; d += Vec::lanes) store(own.queries + row * dim + d, load(from + d) * scale);
+  }
+}
+
+// All rows over keys [first, last), which lie in one span, into `states` and `out`. `after`: what the thread comes to next.
+void attend_span(const Layer& layer, const AttentionItem& item, const Rows& rows, int first, int last, const Tile& after, Scratch& own) {
+  int dim = layer.heads.head_dim;
+  std::fill(own.states.begin(), own.states.begin() + rows.count, RowState{});
+  std::fill(own.out, own.out + rows.count * dim, 0.0f);
+  Tile tile = find_tile(layer, item, first / kTile * kTile, first, last);
+  while (tile.begin < last) {
+    bool ends = tile.last == last;
+    Tile next = ends ? after : find_tile(layer, item, tile.begin + kTile, first, last);
+    load_tile(layer, tile, next, own);
+    int row = 0, stop = rows.count;
+    while (row < stop && !rows.sees(row, tile.begin, tile.last)) row += rows.group;
+    while (stop > row && !rows.sees(stop - 1, tile.begin, tile.last)) stop -= rows.group;
+    for (; row < stop; row += kBlockRows) attend_block(rows, row, std::min(kBlockRows, stop - row), tile.begin, dim, own);
+    if (ends) break;
+    tile = next;
+  }
+}
+
+Rows rows_of(const Layer& layer, const AttentionItem& item) {
+  int group = layer.heads.heads / layer.heads.kv_heads;
+  int tokens = layer.layout.query_start[item.sequence + 1] - layer.layout.query_start[item.sequence];
+  int context = layer.layout.seq_lens[item.sequence] - tokens;
+  return {item.queries * group, group, context + item.first_query, layer.heads.window};
+}
+
+void attend_whole(const Layer& layer, const AttentionItem& item, const Rows& rows, const Tile& after, Scratch& own) {
+  int dim = layer.heads.head_dim;
+  bool one = item.first_key / kSpan == (item.last_key - 1) / kSpan;
+  std::fill(own.begun.begin(), own.begun.begin() + rows.count, 0);
+  for (int first = item.first_key; first < item.last_key;) {
+    int last = std::min(item.last_key, (first / kSpan + 1) * kSpan);
+    attend_span(layer, item, rows, first, last, last < item.last_key ? first_tile(layer, item, last) : after, own);
+    for (int row = 0; row < rows.count && !one; ++row) {
+      if (!rows.sees(row, first, last)) continue;
+      merge(own.totals[row], own.total + row * dim, own.begun[row] != 0, own.states[row], own.out + row * dim, dim);
+      own.begun[row] = 1;
+    }
+    first = last;
+  }
+  for (int row = 0; row < rows.count; ++row)
+    finish_row(layer, item, rows, row, one ? own.states[row] : own.totals[row], (one ? own.out : own.total) + row * dim);
+}
+
+// A part in the workspace: its rows' outputs [rows, head_dim], then their states.
+void keep_part(const Rows& rows, int head_dim, const Scratch& own, float* part) {
+  std::memcpy(part, own.out, static_cast<std::size_t>(rows.count) * head_dim * sizeof(float));
+  std::memcpy(part + static_cast<std::size_t>(rows.count) * head_dim, own.states.data(), rows.count * sizeof(RowState));
+}
+
+void merge_parts(const Layer& layer, const AttentionItem& item, const Rows& rows, int parts, const float* first_part, Scratch& own) {
+  int dim = layer.heads.head_dim, first_span = rows.first_key(0) / kSpan;
+  std::size_t stride = static_cast<std::size_t>(rows.count) * (dim + 2);
+  for (int row = 0; row < rows.count; ++row) {
+    RowState total;
+    bool begun = false;
+    for (int index = 0; index < parts; ++index) {
+      int first = (first_span + index) * kSpan;
+      if (!rows.sees(row, first, first + kSpan)) continue;
+      const float* part = first_part + index * stride;
+      const float* kept = part + static_cast<std::size_t>(rows.count) * dim + row * 2;
+      RowState state{kept[0], kept[1]};
+      merge(total, own.total, begun, state, part + static_cast<std::size_t>(row) * dim, dim);
+      begun = true;
+    }
+    finish_row(layer, item, rows, row, total, own.total);
+  }
+}
+
+template <class Element>
+void write_rows(const Layout& layout, const Heads& heads, const Cache& cache, void* to, const float* from, int ld, int first, int last) {
+  for (int token = first; token < last; ++token) {
+    for (int head = 0; head < heads.kv_heads; ++head) {
+      Element* place = static_cast<Element*>(to) + head * cache.head_stride + layout.slots[token] * heads.head_dim;
+      const float* row = from + static_cast<std::int64_t>(token) * ld + head * heads.head_dim;
+      copy_row(row, heads.head_dim, place);
+    }
+  }
+}
+
+}  // namespace
+
+void AttentionPlan::compute(int piece, const Layout& layout, const Heads& heads, const Cache& cache, const float* q, int ldq, void* out,
+                            Type out_type, int ldo) const {
+  Layer layer{layout, heads, cache, q, ldq, out, out_type, ldo};
+  int group = heads.heads / heads.kv_heads;
+  Scratch& own = own_scratch(std::max(kRangeRows, group), heads.head_dim);
+  for (int index = begins_[piece], end = begins_[piece + 1]; index < end; ++index) {
+    const AttentionItem& item = items_[index];
+    Tile after = index + 1 < end ? first_tile(layer, items_[index + 1], items_[index + 1].first_key) : Tile();
+    Rows rows = rows_of(layer, item);
+    load_queries(layer, item, rows, own);
+    if (item.share < 0) {
+      attend_whole(layer, item, rows, after, own);
+      continue;
+    }
+    const SharedQueries& shared = shared_[item.share];
+    float* first_part = workspace_.get() + shared.offset;
+    attend_span(layer, item, rows, item.first_key, item.last_key, after, own);
+    keep_part(rows, heads.head_dim, own, first_part + static_cast<std::size_t>(item.part) * rows.count * (heads.head_dim + 2));
+    if (ended_[item.share].fetch_add(1) + 1 == shared.parts) {
+      ended_[item.share].store(0);  // for the next layer
+      merge_parts(layer, item, rows, shared.parts, first_part, own);
+    }
+  }
+}
+
+void write_cache(const Layout& layout, const Heads& heads, const Cache& cache, const float* keys, const float* values, int ld, int first, int last) {
+  if (cache.type == F32) {
+    write_rows<float>(layout, heads, cache, cache.keys, keys, ld, first, last);
+    write_rows<float>(layout, heads, cache, cache.values, values, ld, first, last);
+  } else {
+    write_rows<std::uint16_t>(layout, heads, cache, cache.keys, keys, ld, first, last);
+    write_rows<std::uint16_t>(layout, heads, cache, cache.values, values, ld, first, last);
+  }
+}
+
+}  // namespace pagemill
+
+extern "C" int pm_attention(void* pool, const pagemill::Layout* layout, const pagemill::Heads* heads, const pagemill::Cache* cache, const float* q,
+                            const float* k, const float* v, float* out) {
+  using namespace pagemill;
+  constexpr int kTokens = 32;
+  Pool& threads = *static_cast<Pool*>(pool);
+  int row = heads->kv_heads * heads->head_dim, wide = heads->heads * heads->head_dim;
+  try {
+    AttentionPlan plan(*layout, *heads, threads.threads());
+    threads.run((layout->tokens + kTokens - 1) / kTokens, [&](int piece, int) {
+      write_cache(*layout, *heads, *cache, k, v, row, piece * kTokens, std::min(layout->tokens, (piece + 1) * kTokens));
+    });
+    threads.run(plan.pieces(), [&](int piece, int) { plan.compute(piece, *layout, *heads, *cache, q, wide, out, F32, wide); });
+    return 0;
+  } catch (...) {
+    return -3;
+  }
+}

@@ -1,0 +1,38 @@
+"""Finds and loads the native library for this processor; None where it is not built or the processor is too old.
+
+`PAGEMILL_NATIVE` names an instruction set to use instead of the best one, or `0`: none. Called by the server's model. The library
+for `amx_bf16` computes as `avx512_bf16` does, and `pm_isa` says so, where the kernel refuses tiles or they fail its check.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+from pagemill_kernels.native import build
+
+
+@functools.cache
+def load() -> ctypes.CDLL | None:
+    """The library, or None."""
+    asked = os.environ.get("PAGEMILL_NATIVE", "")
+    if asked == "0":
+        return None
+    flags = processor_flags()
+    for name, (needed, _) in reversed(build.INSTRUCTION_SETS.items()):
+        path = build.library(name)
+        if asked in ("", name) and flags.issuperset(needed) and path.exists():
+            return ctypes.CDLL(str(path))
+    return None
+
+
+def processor_flags() -> frozenset[str]:
+    """What /proc/cpuinfo says of the first processor; none where there is no such file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return frozenset(line.partition(":")[2].split())
