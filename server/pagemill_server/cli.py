@@ -17,9 +17,10 @@ from pathlib import Path
 from pagemill import model_ref, model_source
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError, write_termination
+from pagemill.keys import is_a_key
 from pagemill.memory_fit import default_block_size
 from pagemill_server import serve as server
-from pagemill_server.api.keys import is_a_key
+from pagemill_server import settings_file
 from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
 from pagemill_server.flags import invalid, make_parser
@@ -56,7 +57,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
             model=named,
             served_names=tuple(flags.served_model_name or (default_name,)),
             dtype=flags.dtype,
+            quantization=flags.quantization,
             device=flags.device,
+            enforce_eager=flags.enforce_eager,
             max_model_len=flags.max_model_len,
             seed=flags.seed,
             load_format=flags.load_format,
@@ -91,6 +94,8 @@ def _scheduler_config(flags: argparse.Namespace) -> SchedulerConfig:
         max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
     )
+    if flags.settings_file is not None:
+        config = settings_file.applied(config, flags.settings_file)
     hot.check(config)  # what can't be, the policy too, is refused here in its own words
     return config
 

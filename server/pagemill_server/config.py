@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """What to load and how; filled from --model, --served-model-name, --dtype, --device, --load-format, --max-model-len."""
+    """What to load and how; filled from --model, --served-model-name, --dtype, --quantization, --device, --load-format, …"""
 
     model: str  # the reference as the user wrote it
     served_names: tuple[str, ...]  # the first is what responses say
     dtype: str = "auto"  # "auto" | "float32" | "bfloat16" | "float16"
     device: str = "auto"  # "auto" | "cpu" | "cuda"
+    enforce_eager: bool = False  # no CUDA graphs: every step is launched kernel by kernel
     max_model_len: int | None = None  # tokens; None: the largest that the model allows and the memory holds
     seed: int = 0
     load_format: str = "auto"  # "auto" | "safetensors" | "gguf": refuse a model that lies in the other
     tensor_parallel_size: int = 1  # processes that share each layer
     task: str = "auto"  # "auto": what the model was made for | "generate" | "embed"
+    quantization: str = "none"  # "none" | "int8": of the weights, at the load
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ class SchedulerConfig:
     bypass_seconds: float = 1.0  # how long smaller requests may pass a head of the queue whose blocks aren't free
     max_num_queued_reqs: int | None = None  # sequences that may wait; more are refused
     max_num_queued_tokens: int | None = None  # prompt tokens that may wait; more are refused
+
+    @property
+    def places(self) -> int:
+        """Sequences that can run at once: each computes a token in every step, so no more than the budget has tokens."""
+        return min(self.max_num_seqs, self.max_num_batched_tokens)
 
 
 @dataclass(frozen=True, slots=True)

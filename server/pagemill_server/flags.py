@@ -13,6 +13,7 @@ from pagemill import endpoints
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import default_block_size
+from pagemill.weight_storage import QUANTIZATIONS
 from pagemill_server import flag_values as values
 from pagemill_server.config import CacheConfig, ChatOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import policies
@@ -53,13 +54,25 @@ def _model_flags(model: _Group) -> None:
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
         default="auto",
-        help="of weights and cache; auto is what the machine does best",
+        help="of arithmetic and cache; auto is what the machine does best, with weights of 16 bits kept as they are",
+    )
+    model.add_argument(
+        "--quantization",
+        "-q",
+        choices=QUANTIZATIONS,
+        default="none",
+        help="int8: weights are rounded to whole numbers with a scale for each output (default: %(default)s)",
     )
     model.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="where the model computes; this version has the CPU alone, which auto takes",
+        help="where the model computes; auto takes a GPU that is there, and the CPU elsewhere",
+    )
+    model.add_argument(
+        "--enforce-eager",
+        action="store_true",
+        help="on a GPU: no CUDA graphs, every step is launched kernel by kernel (default: decode steps are replayed)",
     )
     model.add_argument(
         "--max-model-len",
@@ -182,6 +195,12 @@ def _scheduler_flags(scheduler: _Group) -> None:
         type=values.whole(1),
         metavar="TOKENS",
         help="prompt tokens that may wait; more are answered 429 (default: no bound)",
+    )
+    scheduler.add_argument(
+        "--settings-file",
+        type=values.words,
+        metavar="FILE",
+        help="a JSON object of settings as /config names them, in place of the flags'; read once, at the start",
     )
 
 

@@ -63,9 +63,12 @@ class LLM:
         kv_offloading_size: float = 0,
         tensor_parallel_size: int = 1,
         generation_config: str = "auto",
+        quantization: str | None = None,
     ) -> None:
         settings = arguments.settings(
-            arguments.model_options(model, task, dtype, device, max_model_len, seed, tensor_parallel_size),
+            arguments.model_options(
+                model, task, dtype, device, max_model_len, seed, tensor_parallel_size, quantization
+            ),
             arguments.cache_config(
                 device,
                 block_size,

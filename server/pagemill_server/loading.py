@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pagemill import model_source
+from pagemill import garbage, model_source
 from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.encoder_config import EncoderConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import WARN_UTILIZATION, MemoryFit
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
+from pagemill_server import cuda_failures
 from pagemill_server.api.service import Generator, Loaded
 from pagemill_server.config import ChatOptions, EngineLimits, ModelOptions
 from pagemill_server.engine.encoder import EncoderEngine
@@ -65,27 +66,36 @@ def load(
     measured: Callable[[ModelRunner], ModelRunner] = lambda runner: runner,
 ) -> LoadedModel:
     """Raises PagemillError. `measured` may put something around the runner."""
-    _check(settings, files)
-    embedding = embedding_config(files, settings.model.task)
-    tokenizer = load_tokenizer(files)
+    tokenizer, generator, embedding = front_parts(settings, files)
     if isinstance(files.config, EncoderConfig):
         assert embedding is not None, "an encoder always has one"
         return _load_encoder(settings, files, tokenizer, embedding, lifecycle, measured)
-    return _load_decoder(settings, files, tokenizer, embedding, lifecycle, measured)
+    return _load_decoder(settings, files, tokenizer, generator, embedding, lifecycle, measured)
+
+
+def front_parts(
+    settings: Settings, files: ModelFiles
+) -> tuple[ModelTokenizer, Generator | None, EmbeddingConfig | None]:
+    """What a model has beside its engine: it generates or it embeds. Raises PagemillError; needs no torch."""
+    _check(settings, files)
+    embedding = embedding_config(files, settings.model.task)
+    tokenizer = load_tokenizer(files)
+    generator = _generator(settings.chat, files, tokenizer) if embedding is None else None
+    return tokenizer, generator, embedding
 
 
 def _load_decoder(
     settings: Settings,
     files: ModelFiles,
     tokenizer: ModelTokenizer,
+    generator: Generator | None,
     embedding: EmbeddingConfig | None,
     lifecycle: Lifecycle,
     measured: Callable[[ModelRunner], ModelRunner],
 ) -> LoadedModel:
-    generator = _generator(settings.chat, files, tokenizer) if embedding is None else None
     module = _import_model("load")
     lifecycle.enter(Phase.LOADING_WEIGHTS)
-    with _out_of_memory(files):
+    with _out_of_memory(files, settings.cache.gpu_memory_utilization):
         runner, limits, memory = module.load_runner(
             files,
             _bounded(settings.model, embedding),
@@ -133,7 +143,7 @@ def _load_encoder(
 ) -> LoadedModel:
     module = _import_model("load_encoder")
     lifecycle.enter(Phase.LOADING_WEIGHTS)
-    with _out_of_memory(files):
+    with _out_of_memory(files, settings.cache.gpu_memory_utilization):
         runner, limits, memory = module.load_encoder(
             files,
             files.config,
@@ -173,11 +183,13 @@ def _bounded(options: ModelOptions, embedding: EmbeddingConfig | None) -> ModelO
 
 
 @contextmanager
-def _out_of_memory(files: ModelFiles) -> Iterator[None]:
-    """The machine's refusal as one line."""
+def _out_of_memory(files: ModelFiles, utilization: float) -> Iterator[None]:
+    """The machine's refusal, or its GPU's, as one line."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
+        if (failure := cuda_failures.classify(f"{type(error).__name__}: {error}", utilization)) is not None:
+            raise PagemillError(failure.reason, failure.message, failure.suggestion) from error
         if not isinstance(error, MemoryError) and "allocate" not in str(error):
             raise
         raise PagemillError(
@@ -199,7 +211,8 @@ def download(model: str, lifecycle: Lifecycle) -> ModelFiles:
 def _import_model(module: str) -> Any:
     # Threads that spin while they wait make a step twenty times slower beside any other busy process; read when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    return importlib.import_module(f"pagemill_server.model.{module}")
+    with garbage.unsearched():
+        return importlib.import_module(f"pagemill_server.model.{module}")
 
 
 def _progress(lifecycle: Lifecycle, what: str) -> Callable[[int, int], None]:

@@ -55,6 +55,7 @@ _BUCKETS: dict[str, Sequence[float]] = {
 _FROM_STATS: dict[str, Callable[[EngineStats], float]] = {
     names.RUNNING: lambda stats: stats.num_running,
     names.WAITING: lambda stats: stats.num_waiting,
+    names.MAX_NUM_SEQS: lambda stats: stats.places,
     names.KV_CACHE_USAGE: lambda stats: stats.kv_cache_usage,
     names.KV_CACHE_USAGE_OLD: lambda stats: stats.kv_cache_usage,
     names.PREFIX_CACHE_QUERIES: lambda stats: stats.prefix_cache_queries,

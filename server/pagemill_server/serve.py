@@ -26,8 +26,11 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from pagemill import garbage
+from pagemill import metrics as metric_names
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
+from pagemill_server import beside, cuda_failures
 from pagemill_server.api.access_log import LogFormat, Traces
 from pagemill_server.api.app import make_app
 from pagemill_server.api.http_protocol import HttpProtocol
@@ -35,6 +38,7 @@ from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.key_weights import KeyWeights
 from pagemill_server.api.management import make_management_app
 from pagemill_server.api.service import Loaded, Service
+from pagemill_server.beside import RemoteModel
 from pagemill_server.drain import Drain
 from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.lifecycle import Lifecycle, Phase
@@ -48,6 +52,9 @@ _LOADER = "loading"  # the thread's name
 _TICK = 0.1  # seconds between looks at what can't be awaited
 _KEEP_ALIVE = 65  # seconds; longer than the idle timeout of common proxies, so that they close first
 _OPEN_FILES = 65_536
+# Seconds that a thread computes in Python before others have their turn: the event loop waits so long for the engine's thread
+# whenever it has written to a socket.
+SWITCH = 1e-3
 _LAST_WORDS = 5.0  # seconds for error events to leave once the engine has stopped
 
 
@@ -58,6 +65,7 @@ def run(settings: Settings, files: ModelFiles | None) -> int:
     """
     _log_to_stderr()
     raise_open_files()
+    sys.setswitchinterval(SWITCH)
     server = settings.server
     with contextlib.ExitStack() as sockets:
         listener = sockets.enter_context(_listen(server.host, server.port, "--port"))
@@ -95,9 +103,10 @@ class Life:
             startup_timeout=settings.server.startup_timeout,
             stall_timeout=settings.server.stall_timeout,
             log_content=settings.server.log_content,
+            weights=dict(settings.scheduler.weights),
         )
         self._key_weights = KeyWeights(self.service.keys, dict(settings.scheduler.weights))
-        self._model: LoadedModel | None = None
+        self._model: LoadedModel | RemoteModel | None = None
         self._stop = asyncio.Event()
         self._drain = Drain(self.service, settings.server)
         self._traces = _traces(settings.server.otlp_traces_endpoint)
@@ -167,8 +176,16 @@ class Life:
 
     async def _load(self) -> Loaded | None:
         """None: told to stop before the model was there."""
-        loading: Future[LoadedModel] = Future()
-        threading.Thread(target=self._load_into, args=(loading,), name=_LOADER, daemon=True).start()
+        loading: Future[LoadedModel | RemoteModel] = Future()
+        loaded = asyncio.Event()
+
+        def load() -> None:
+            self._load_into(loading)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: told to stop meanwhile
+                loop.call_soon_threadsafe(loaded.set)
+
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=load, name=_LOADER, daemon=True).start()
         while not loading.done():
             if self._stop.is_set():
                 logger.info("told to stop while loading")
@@ -179,15 +196,27 @@ class Life:
                     f"loading has not moved for {stuck:.0f} s (phase {self._lifecycle.phase}, {self._lifecycle.percent}%): "
                     "look at the disk or network that holds the model, or raise --startup-timeout",
                 )
-            await asyncio.sleep(_TICK)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(loaded.wait(), _TICK)
         model = self._model = loading.result()
+        if isinstance(model, RemoteModel):
+            return model.client(self._stepped)
         return model.answering(EngineLoop(model.engine))
 
-    def _load_into(self, future: Future[LoadedModel]) -> None:
+    def _stepped(self, tokens: int) -> None:
+        self.service.metrics.observe(metric_names.ITERATION_TOKENS, tokens)
+
+    def _load_into(self, future: Future[LoadedModel | RemoteModel]) -> None:
         try:
             measured = partial(MeteredRunner, metrics=self.service.metrics)
             files = self._files or download(self._settings.model.model, self._lifecycle)
-            future.set_result(load(self._settings, files, self._lifecycle, measured))
+            model: LoadedModel | RemoteModel
+            if beside.is_wanted(self._settings.model):
+                model = beside.load(self._settings, files, self._lifecycle)
+            else:
+                model = load(self._settings, files, self._lifecycle, measured)
+            garbage.settle()
+            future.set_result(model)
         except BaseException as error:  # noqa: BLE001  raised where the future is read
             future.set_exception(error)
 
@@ -201,7 +230,7 @@ class Life:
         while not self._stop.is_set():
             if (why := loaded.engine.dead or self._model.trouble()) is not None:
                 await self._drain.until_idle(_LAST_WORDS)
-                raise PagemillError(FailureReason.ENGINE_FAILED, f"the engine ended: {why}")
+                raise _engine_ended(why, self._settings.cache.gpu_memory_utilization)
             await asyncio.sleep(_TICK)
 
     async def _end(self, loaded: Loaded) -> None:
@@ -210,6 +239,12 @@ class Life:
             await asyncio.wait_for(loaded.engine.stop(), _LAST_WORDS)
         await self._drain.until_idle(_LAST_WORDS)
         logger.info("stopped")
+
+
+def _engine_ended(why: str, utilization: float) -> PagemillError:
+    if (failure := cuda_failures.classify(why, utilization)) is not None:
+        return PagemillError(failure.reason, failure.message, failure.suggestion)
+    return PagemillError(FailureReason.ENGINE_FAILED, f"the engine ended: {why}")
 
 
 def _traces(endpoint: str | None) -> Traces | None:

@@ -51,8 +51,7 @@ VLLM_FLAGS: Sequence[VllmFlag] = (
         "--trust-remote-code",
         "no code that comes with a model is ever run; a model that needs its own is refused by name",
     ),
-    _taken("--enforce-eager", "there are no CUDA graphs that could be left out"),
-    _whatever("--max-seq-len-to-capture", "there are no CUDA graphs that it could bound"),
+    _whatever("--max-seq-len-to-capture", "CUDA graphs serve sequences of any length"),
     _taken("--enable-chunked-prefill", "prompts always come in chunks"),
     _refused("--no-enable-chunked-prefill", "prompts always come in chunks; --max-num-batched-tokens says how large"),
     _taken("--disable-log-requests --no-enable-log-requests", "prompts are never logged unless --log-content is given"),
@@ -111,7 +110,6 @@ VLLM_FLAGS: Sequence[VllmFlag] = (
     _none_of("--limit-mm-per-prompt", "models get text alone: leave it out"),
     _refused("--enable-expert-parallel", "experts are shared as all layers are: --tensor-parallel-size N"),
     _none_of("--config", "write the flags out"),
-    _only("--quantization -q", "none", "weights are used as the file has them; a GGUF may be quantised"),
 )
 
 

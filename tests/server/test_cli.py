@@ -141,7 +141,7 @@ def test_a_hub_model_is_served_under_its_name() -> None:
         ("a/b --load-format pt", "invalid choice: 'pt'"),
         ("a/b --api-key", "expected at least one argument"),
         ("a/b --tensor-parallel-size 0", "'0' is not a whole number from 1 to 64"),
-        ("a/b --quantization awq", "--quantization is not supported by this version"),
+        ("a/b --quantization awq", "invalid choice: 'awq' (choose from"),
         ("a/b --kv-offloading-size -1", "'-1' is not a number of GiB from 0"),
         ("a/b --kv-offloading-size 4GiB", "'4GiB' is not a number of GiB from 0"),
         ("a/b --kv-offloading-size inf", "'inf' is not a number of GiB from 0"),
@@ -210,7 +210,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert end.value.code == 0
     text = capsys.readouterr().out
     assert "--gpu-memory-utilization" in text
-    assert "--quantization" not in text  # what this version lacks is not offered
+    assert "--quantization" in text
+    assert "--speculative-config" not in text  # what this version lacks is not offered
 
 
 def test_the_help_says_each_number_that_holds_without_a_flag() -> None:

@@ -144,7 +144,8 @@ def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_decoder(folder: Path, **more: Any) -> LLM:
-    return LLM(str(folder), **({"task": "embed", "kv_cache_memory_bytes": "1MiB", "block_size": 8} | more))
+    settings: dict[str, Any] = {"task": "embed", "dtype": "float32", "kv_cache_memory_bytes": "1MiB", "block_size": 8}
+    return LLM(str(folder), **(settings | more))
 
 
 @torch.no_grad()
@@ -183,7 +184,7 @@ def test_a_decoders_longest_text_needs_no_room_for_an_answer(decoder_folder: Pat
 
 
 def test_one_that_generates_says_how_it_could_embed(decoder_folder: Path) -> None:
-    with LLM(str(decoder_folder), kv_cache_memory_bytes="1MiB") as llm:
+    with LLM(str(decoder_folder), dtype="float32", kv_cache_memory_bytes="1MiB") as llm:
         assert llm.task == "generate"
         with pytest.raises(ValueError, match='task="embed"'):
             llm.embed("a")
@@ -196,7 +197,7 @@ def test_a_decoder_pools_as_its_files_say(tmp_path: Path) -> None:
     write_sentence_files(
         folder, pooling={"pooling_mode_lasttoken": True}, modules=[TRANSFORMER, POOLING], text={"max_seq_length": 20}
     )
-    with LLM(str(folder), kv_cache_memory_bytes="1MiB") as llm:  # what it was made for
+    with LLM(str(folder), dtype="float32", kv_cache_memory_bytes="1MiB") as llm:  # what it was made for
         (result,) = llm.embed("not normalised")
         expected = last_state(folder, result.prompt_token_ids)
         assert (torch.tensor(result.outputs.embedding) - expected).abs().max() < 1e-4
@@ -219,7 +220,7 @@ def test_a_decoder_saved_without_its_head(tmp_path: Path, decoder_folder: Path, 
         if name != "lm_head.weight"
     }
     save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
-    with LLM(str(folder), kv_cache_memory_bytes="1MiB") as llm, open_decoder(decoder_folder) as other:
+    with LLM(str(folder), dtype="float32", kv_cache_memory_bytes="1MiB") as llm, open_decoder(decoder_folder) as other:
         assert vectors(llm, "one") == vectors(other, "one")
     with pytest.raises(PagemillError, match="without its output head"):
         LLM(str(folder), task="generate")

@@ -20,6 +20,7 @@ import httpx
 import pytest
 import uvloop
 
+from pagemill import hot_settings
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles, inspect
 from pagemill_server import cli, serve
@@ -140,7 +141,7 @@ def test_the_stall_timeout_is_the_settings(files: ModelFiles) -> None:
 def test_a_running_stream_finishes_while_it_drains(files: ModelFiles) -> None:
     with living(files, lame_duck_seconds=0.5, shutdown_timeout=60) as (it, client):
         until(lambda: client.get("/ready").status_code == 200)
-        with client.stream("POST", "/v1/completions", json=ENDLESS | {"max_tokens": 1500}) as response:
+        with client.stream("POST", "/v1/completions", json=ENDLESS | {"max_tokens": 5000}) as response:
             lines = response.iter_lines()
             next(lines)
             it.signal()
@@ -333,3 +334,18 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert ended.stdout == "True\n"
+
+
+def test_the_keys_own_weights_outlive_a_change_that_does_not_name_them(files: ModelFiles, tmp_path: Path) -> None:
+    """Whoever changes the weights from outside knows nothing of the keys', and the digest of settings leaves them out."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("keys: [{name: team-a, key: a, weight: 3}]")
+    with living(files, api_key_file=str(keys), management_port=0, management_token="t") as (it, client):
+        until(lambda: client.get("/ready").status_code == 200)
+        headers, url = {"authorization": "Bearer t"}, f"{it.management_url}/config"
+        asked = client.get(url, headers=headers).json()["settings"]
+        assert asked["weights"] == {}
+        shown = client.patch(url, json={"weights": {"other": 5}}, headers=headers).json()
+        assert shown["config"]["weights"] == {"team-a": 3, "other": 5}
+        assert shown["settings"]["weights"] == {"other": 5}
+        assert client.get("/ready").json()["settings"] == hot_settings.digest(asked | {"weights": {"other": 5}})

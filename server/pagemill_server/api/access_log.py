@@ -20,8 +20,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from pagemill.endpoints import OPEN_PATHS
 from pagemill_server.api import request_id
-from pagemill_server.api.auth import CLIENT, OPEN_PATHS
+from pagemill_server.api.auth import CLIENT
 from pagemill_server.api.record import Record, begin_record
 from pagemill_server.api.service import Service
 from pagemill_server.lifecycle import Phase

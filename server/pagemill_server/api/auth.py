@@ -9,14 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pagemill import endpoints
+from pagemill.endpoints import OPEN_PATHS
+from pagemill.keys import ApiKey, bearer
 from pagemill_server.api.answers import error_response
 from pagemill_server.api.key_ring import KeyRing
-from pagemill_server.api.keys import ApiKey
 from pagemill_server.errors import Unauthorized
-
-OPEN_PATHS = frozenset({endpoints.HEALTH_PATH, endpoints.READY_PATH, endpoints.METRICS_PATH, endpoints.VERSION_PATH})
-
 
 CLIENT = "pagemill.client"  # in the ASGI scope: who asks, as policies and their weights name it: the key's name
 KEY = "pagemill.key"  # in the ASGI scope: the ApiKey
@@ -68,6 +65,5 @@ def _refusal() -> Unauthorized:
 def _bearer(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            scheme, _, key = value.partition(b" ")
-            return bytes(key).strip() if scheme.lower() == b"bearer" else b""
+            return bearer(bytes(value))
     return b""

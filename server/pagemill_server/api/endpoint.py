@@ -15,9 +15,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pagemill.keys import ApiKey
 from pagemill_server.api.auth import CLIENT, KEY
 from pagemill_server.api.body import ClientGone, read_body, unless_gone
-from pagemill_server.api.keys import ApiKey
 from pagemill_server.api.prepare import Origin
 from pagemill_server.api.record import CLIENT_GONE, Record, prompt_of, record_of
 from pagemill_server.api.service import Loaded, Service

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import logging
 import traceback
 from collections.abc import Callable, Sequence
 
-from pagemill_server.api import keys
-from pagemill_server.api.key_file import KeyFile
-from pagemill_server.api.keys import ApiKey, digest_of
+from pagemill import keys
+from pagemill.key_file import KeyFile
+from pagemill.keys import ApiKey
 
 LOOK_SECONDS = 1.0  # between two looks at the file
 
@@ -34,10 +33,7 @@ class KeyRing:
         self._take(fixed if self._file is None else self._file.keys)
 
     def find(self, given: bytes) -> ApiKey | None:
-        """Compares digests in constant time and with every key, so that time tells nothing about them."""
-        digest = digest_of(given)
-        matches = [hmac.compare_digest(digest, key.digest) for key in self.keys]
-        return self.keys[matches.index(True)] if given and any(matches) else None
+        return keys.matching(self.keys, given)
 
     def salt(self, key: ApiKey) -> str:
         """What the key's requests are salted with; "" while there has been no other key.

@@ -8,6 +8,7 @@ is an endpoint of its own in the list below. Made by `serve` where there is a `-
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from pagemill_server.api.body import parse_object, read_body
 from pagemill_server.api.draining import Draining
 from pagemill_server.api.page.files import page_routes
 from pagemill_server.api.service import Service
+from pagemill_server.config import SchedulerConfig
 from pagemill_server.drain import Drain
 from pagemill_server.engine import hot
 from pagemill_server.engine.errors import EngineDead
@@ -78,14 +80,22 @@ class Config:
                 hot.check_memory(config, self._settings.scheduler)
                 # A policy of the user's own may take its time to import: not on the event loop.
                 await self._service.in_text_thread(partial(hot.check, config))
-                engine.configure(config)
+                engine.configure(self._with_the_keys(config, changes))
             except hot.InvalidSetting as error:
                 raise BadRequest(str(error), param=error.name, code="invalid_setting") from None
             except PagemillError as error:
                 raise BadRequest(str(error), param="policy", code="invalid_setting") from None
             except EngineDead as dead:
                 raise Unavailable(str(dead), code="engine_dead") from None
+            if "weights" in changes:
+                self._service.asked_weights = dict(config.weights)
         return json_response(self._shown())
+
+    def _with_the_keys(self, config: SchedulerConfig, changes: dict[str, Any]) -> SchedulerConfig:
+        """Weights that are asked for take the place of those that were, but not of the keys' own that they don't name."""
+        if "weights" not in changes:
+            return config
+        return replace(config, weights=tuple({**self._service.keys.weights(), **dict(config.weights)}.items()))
 
     def _shown(self) -> dict[str, Any]:
         loaded, settings = self._service.loaded, self._settings
@@ -105,4 +115,5 @@ class Config:
                 "num_host_blocks": None if loaded is None else loaded.limits.num_host_blocks,
             },
             "hot": list(hot.NAMES),
+            "settings": self._service.hot_settings(scheduler),
         }

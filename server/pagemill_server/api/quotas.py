@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from pagemill.keys import ApiKey
 from pagemill_server.api.bucket import Bucket, duration
-from pagemill_server.api.keys import ApiKey
 from pagemill_server.api.visit import Account, KeyVisit, Outcome, UsageCounters, Visit
 from pagemill_server.errors import ApiError
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from pagemill import hot_settings
 from pagemill.embedding_config import EmbeddingConfig
 from pagemill_server.api.body import BodyLimits
 from pagemill_server.api.key_ring import KeyRing
 from pagemill_server.api.quotas import Quotas
-from pagemill_server.config import EngineLimits, ServerConfig
+from pagemill_server.config import EngineLimits, SchedulerConfig, ServerConfig
+from pagemill_server.engine import hot
 from pagemill_server.engine.errors import EngineDead, QueueFull
 from pagemill_server.engine.ports import EngineClient
 from pagemill_server.engine.request import EngineStats
@@ -105,6 +107,7 @@ class Service:
         max_body_bytes: int = MAX_BODY_BYTES,
         body_stall_seconds: float = BODY_STALL_SECONDS,
         log_content: bool = ServerConfig().log_content,
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.served_names = tuple(served_names)
         self.lifecycle = lifecycle
@@ -112,6 +115,7 @@ class Service:
         self.stall_timeout = stall_timeout  # /health fails when work waits and nothing has moved for so long
         self.startup_timeout = startup_timeout
         self.log_content = log_content  # prompts and outputs may stand in the access log and in traces
+        self.asked_weights = dict(weights or {})  # as flags and management say; in force are the keys' own besides
         self.created = int(time.time())
         self.loaded: Loaded | None = None
         self.ending = asyncio.Event()  # set when a stop ends what still runs
@@ -136,6 +140,11 @@ class Service:
         if self.loaded.engine.dead is not None:
             raise Unavailable("The engine has ended; the server will restart.", code="engine_dead")
         return self.loaded
+
+    def hot_settings(self, scheduler: SchedulerConfig) -> dict[str, Any]:
+        """What was asked for, by the names of `pagemill.hot_settings`: the keys' own weights aside."""
+        asked = hot.as_json(scheduler) | {"weights": dict(self.asked_weights)}
+        return {name: asked[name] for name in hot_settings.NAMES}
 
     def check_queue(self, loaded: Loaded, num_sequences: int, num_tokens: int) -> None:
         """Raises TooManyRequests with Retry-After if so much more may not wait: all of it or nothing. Without tokens it asks about

@@ -86,8 +86,9 @@ def message_of(deltas: Iterable[Delta], *, thinks: bool) -> dict[str, Any]:
             made = message.setdefault("function_call", {"name": "", "arguments": ""})
             for key, text in delta["function_call"].items():
                 made[key] += text
-    if "tool_calls" not in message and "function_call" not in message:
-        message["content"] = message["content"] or ""
+    # A last token without text says an empty content: beside a call that is none.
+    called = "tool_calls" in message or "function_call" in message
+    message["content"] = message["content"] or (None if called else "")
     return message
 
 

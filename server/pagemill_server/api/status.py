@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pagemill import __version__
+from pagemill import __version__, hot_settings
 from pagemill_server.api.answers import json_response
 from pagemill_server.api.service import Service
 from pagemill_server.metrics import CONTENT_TYPE
@@ -36,6 +36,9 @@ class Status:
         """200 when requests are taken; the same JSON with 503 while loading, draining or in trouble."""
         body = self._service.lifecycle.ready_body()
         body["ready"] = body["ready"] and self.trouble() is None
+        loaded = self._service.loaded
+        settings = None if loaded is None else self._service.hot_settings(loaded.engine.config)
+        body["settings"] = None if settings is None else hot_settings.digest(settings)
         return json_response(body, 200 if body["ready"] else 503)
 
     async def metrics(self, request: Request) -> Response:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
+from pagemill.keys import ApiKey
 from pagemill_server.api.bucket import Bucket, duration
-from pagemill_server.api.keys import ApiKey
 from pagemill_server.errors import ApiError, TooManyRequests
 
 _CONCURRENCY_RETRY = 1  # seconds: nobody knows when an answer of the key's will end

@@ -118,9 +118,7 @@ class Admissions:
         return self._roster.policy.admit(sequence, needed, self._kv_cache.available)
 
     def _missing_places(self) -> int:
-        # A running sequence computes a token in every step: no more can run than the budget has tokens.
-        places = min(self.config.max_num_seqs, self.config.max_num_batched_tokens)
-        return len(self._roster.running) + 1 - places
+        return len(self._roster.running) + 1 - self.config.places
 
     def _missing_blocks(self, sequence: Sequence, match: PrefixMatch) -> int:
         cache = self._kv_cache

@@ -11,16 +11,15 @@ import time
 from collections.abc import Callable
 
 from pagemill_server.config import EngineLimits, SchedulerConfig
-from pagemill_server.engine import policies
+from pagemill_server.engine import feasible, policies
 from pagemill_server.engine.engine import DIED, FAILURES_TO_DEATH, NOT_FINITE, STEP_FAILED
-from pagemill_server.engine.errors import EmbedsOnly, EngineDead, TextTooLong, UnknownTokenId
+from pagemill_server.engine.errors import EngineDead
 from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import AddRequest, EngineStats, FinishReason, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence, SchedulerOutput
 from pagemill_server.engine.sequence import Sequence
 from pagemill_server.engine.snapshot import LISTED, Snapshot, waiting_views
 from pagemill_server.engine.step_model import StepModel, StepShape
-from pagemill_server.engine.token_ids import unknown_id
 from pagemill_server.engine.waiting import WaitingQueue
 
 logger = logging.getLogger(__name__)
@@ -62,14 +61,7 @@ class EncoderEngine:
 
     def check(self, request: AddRequest) -> None:
         """Raise RequestRefused for what can never be served. Reads only what never changes, so any thread may ask."""
-        prompt = request.prompt_token_ids
-        assert prompt, "a prompt has at least one token"
-        if not request.pooling:
-            raise EmbedsOnly
-        if len(prompt) > self.limits.max_model_len:
-            raise TextTooLong(len(prompt), self.limits.max_model_len)
-        if (wrong := unknown_id(prompt, self.limits.vocab_size)) is not None:
-            raise UnknownTokenId(wrong, self.limits.vocab_size)
+        feasible.check(request, self.limits)
 
     def add(self, request: AddRequest) -> None:
         """Queue a text. Raises RequestRefused, EngineDead; a request_id that is in use is a programmer's mistake."""
@@ -169,6 +161,7 @@ class EncoderEngine:
             num_added=self._num_added,
             waiting_tokens=tokens,
             queue_seconds=self._step_model.seconds(StepShape(tokens, waiting, context)) if waiting else 0.0,
+            places=self.config.places,
         )
 
     def snapshot(self) -> Snapshot:

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 from pagemill_server.config import EngineLimits, SchedulerConfig
-from pagemill_server.engine import policies, snapshot
+from pagemill_server.engine import feasible, policies, snapshot
 from pagemill_server.engine.commit import NOT_FINITE, STEP_FAILED, Committer
-from pagemill_server.engine.errors import EngineDead, RequestTooLarge, RunnerLost, UnknownTokenId
+from pagemill_server.engine.errors import EngineDead, RunnerLost
 from pagemill_server.engine.estimate import Estimator, Load
 from pagemill_server.engine.kv_cache import KVCache
 from pagemill_server.engine.policies import Policy
@@ -25,7 +25,6 @@ from pagemill_server.engine.sequence import Sequence, draw_seed
 from pagemill_server.engine.snapshot import Snapshot
 from pagemill_server.engine.step_model import StepModel, StepShape
 from pagemill_server.engine.tier_costs import MeasuredCosts, TierCosts
-from pagemill_server.engine.token_ids import unknown_id
 
 logger = logging.getLogger(__name__)
 
@@ -90,15 +89,7 @@ class Engine:
 
     def check(self, request: AddRequest) -> None:
         """Raise RequestRefused for what can never be served. Reads only what never changes, so any thread may ask."""
-        prompt = request.prompt_token_ids
-        assert prompt, "a prompt has at least one token"
-        room = 0 if request.pooling else 1
-        if len(prompt) + room > self.max_sequence_len:
-            by_model = self.limits.max_model_len <= self.kv_cache.capacity
-            limited_by = "the context length (max_model_len)" if by_model else "the whole KV cache"
-            raise RequestTooLarge(len(prompt), self.max_sequence_len, limited_by, room)
-        if (wrong := unknown_id(prompt, self.limits.vocab_size)) is not None:
-            raise UnknownTokenId(wrong, self.limits.vocab_size)
+        feasible.check(request, self.limits)
 
     def add(self, request: AddRequest) -> None:
         """Queue a request. Raises RequestRefused, EngineDead; a request_id that is in use is a programmer's mistake."""
@@ -214,6 +205,7 @@ class Engine:
             offloaded_blocks=cache.num_offloaded,
             fetched_blocks=cache.num_fetched,
             host_hits=totals.host_hits,
+            places=self.config.places,
         )
 
     def snapshot(self) -> Snapshot:

@@ -192,9 +192,9 @@ class KVCache:
         holding = self._holdings.get(sequence.seq_id)
         if holding is None:
             return self.admit(sequence, num_tokens) is not None
-        missing = self.blocks_for(num_tokens) - len(holding.blocks)
-        if missing <= 0:
+        if num_tokens <= len(holding.blocks) * self.block_size:
             return True
+        missing = self.blocks_for(num_tokens) - len(holding.blocks)
         if missing > self.available:
             return False
         holding.blocks += self._take(missing)

@@ -15,6 +15,12 @@ def plan(sequence: Sequence, num_tokens: int, kv_cache: KVCache) -> ScheduledSeq
     reaches_end = end == len(token_ids)
     sampling = sequence.request.sampling
     samples = reaches_end and not sequence.request.pooling and sampling.max_tokens > 0
+    if samples and _is_plain(sampling):
+        position = len(token_ids) - sequence.num_prompt_tokens
+        chunk, table = tuple(token_ids[start:end]), kv_cache.table(sequence, end)
+        return ScheduledSequence(
+            sequence.seq_id, chunk, start, table, sampling, sequence.seed, position, sequence.index
+        )
     history = tuple(token_ids) if samples and _looks_back(sampling) else None
     targets = () if sampling.prompt_logprobs is None or sequence.index else _prompt_targets(sequence, start, end)
     return ScheduledSequence(
@@ -33,6 +39,11 @@ def plan(sequence: Sequence, num_tokens: int, kv_cache: KVCache) -> ScheduledSeq
         prompt_top=sampling.prompt_logprobs or 0 if targets else 0,
         pooling=reaches_end and sequence.request.pooling,
     )
+
+
+def _is_plain(sampling: SamplingParams) -> bool:
+    """Whether only the next token is wanted, and nothing looks back: what most steps are made of."""
+    return sampling.prompt_logprobs is None and not sampling.grammar and not _looks_back(sampling)
 
 
 def _looks_back(sampling: SamplingParams) -> bool:

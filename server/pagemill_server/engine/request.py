@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from pagemill_server.config import SchedulerConfig
 
@@ -113,11 +113,11 @@ class SampledToken:
     rank: int | None = None  # of a prompt token, 1 for the most likely; None for a sampled one
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
+class RequestOutput(NamedTuple):
     """Engine → front end: what one step brought for one sequence of a request.
 
-    The one with `finish_reason` set is the sequence's last; the request is over when each of its n sequences had it.
+    The one with `finish_reason` set is the sequence's last; the request is over when each of its n sequences had it. A named
+    tuple, because each step makes one a sequence.
     """
 
     request_id: str
@@ -127,7 +127,7 @@ class RequestOutput:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0  # prompt tokens not computed (prefix cache)
     first_scheduled: float | None = None  # time.monotonic() when it first ran; set on the first output
-    index: int = 0  # which sequence of the request, 0 .. n-1
+    index: int = 0  # type: ignore[assignment]  # which sequence of the request, 0 .. n-1
     prompt_logprobs: tuple[
         SampledToken, ...
     ] = ()  # of index 0: of the next prompt tokens, from the second on, in order
@@ -159,3 +159,4 @@ class EngineStats:
     offloaded_blocks: int = 0  # total, device to host
     fetched_blocks: int = 0  # total, host to device
     host_hits: int = 0  # total tokens of prefix_cache_hits that came from the host tier
+    places: int = 0  # sequences that can run at once

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pagemill_server.engine.request import SampledToken, SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
+class ScheduledSequence(NamedTuple):
     """The tokens of one sequence to compute in this step. Filled by the scheduler.
 
-    There are no prefill and decode phases: positions `start .. start+len(token_ids)` are computed, whatever they are.
+    There are no prefill and decode phases: positions `start .. start+len(token_ids)` are computed, whatever they are. A named
+    tuple, because each step makes one a sequence, and a frozen dataclass takes four times as long to make.
     """
 
     seq_id: int  # unique in the process
@@ -21,7 +22,7 @@ class ScheduledSequence:
     sampling: SamplingParams | None  # None: the chunk does not reach the sequence's end, nothing is sampled
     seed: int  # of the counter-based generator, resolved (never None)
     output_position: int  # how many tokens were sampled before: the generator's counter
-    index: int = 0  # of the sequence in its request: the generator's second key
+    index: int = 0  # type: ignore[assignment]  # of the sequence in its request: the generator's second key
     num_prompt_tokens: int = 0  # of the sequence; 0 where nothing below or in `sampling` needs it
     history: tuple[int, ...] | None = None  # prompt and output tokens, for penalties; None where none are asked for
     # Prompt tokens that follow each computed token and whose log-probability is wanted: one entry a token of token_ids, from the

@@ -74,8 +74,9 @@ class Scheduler:
     def _make_room(self) -> bool:
         """Let every running sequence hold what it has to compute, preempting until that fits. True: some had to give way."""
         before = self.roster.totals.num_preemptions
+        running, grow = self.roster.running, self._kv_cache.grow
         for sequence in self.roster.active():
-            while sequence.seq_id in self.roster.running and not self._kv_cache.grow(sequence, sequence.num_tokens):
+            while sequence.seq_id in running and not grow(sequence, len(sequence.token_ids)):
                 self.roster.preempt(self._victim())
         while len(self.roster.active()) > self._config.max_num_batched_tokens:
             self.roster.preempt(self._victim())

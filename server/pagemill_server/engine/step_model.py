@@ -136,7 +136,12 @@ def _fit(gram: Array, target: Array, known: Array) -> Array:
     for size in range(1, 5):
         for chosen in combinations(range(4), size):
             picked = list(chosen)
-            values = np.linalg.solve(matrix[np.ix_(picked, picked)], wanted[picked])
+            try:
+                values = np.linalg.solve(matrix[np.ix_(picked, picked)], wanted[picked])
+            except (
+                np.linalg.LinAlgError
+            ):  # steps so alike, and so short, that ANCHOR is lost in rounding: fewer explain them
+                continue
             error = -float(values @ wanted[picked])
             if error < least and (values >= 0).all():
                 best, least = np.zeros(4), error

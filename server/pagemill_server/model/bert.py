@@ -19,7 +19,15 @@ from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.linear import Linear, make_linear
 
 _PREFIXES = ("", "bert.", "roberta.")  # of tensor names: saved bare, or inside a model with a head
-_UNUSED = ("pooler.", "cls.", "lm_head.", "embeddings.position_ids")  # heads that no embedding reads
+# Heads that no embedding reads, by the beginnings of their names.
+UNUSED = tuple(
+    prefix + name for prefix in _PREFIXES for name in ("pooler.", "cls.", "lm_head.", "embeddings.position_ids")
+)
+
+
+def find_prefix(checkpoint: Checkpoint) -> str:
+    """What all of its tensors' names begin with."""
+    return next((p for p in _PREFIXES if checkpoint.has(f"{p}embeddings.word_embeddings.weight")), "")
 
 
 class Bert:
@@ -27,7 +35,7 @@ class Bert:
 
     def __init__(self, checkpoint: Checkpoint, config: EncoderConfig) -> None:
         hidden = config.hidden_size
-        prefix = next((p for p in _PREFIXES if checkpoint.has(f"{p}embeddings.word_embeddings.weight")), "")
+        prefix = find_prefix(checkpoint)
         name = f"{prefix}embeddings"
         self._first_position = config.first_position
         self._words = checkpoint.take(f"{name}.word_embeddings.weight", config.vocab_size, hidden)
@@ -38,7 +46,7 @@ class Bert:
         self._layers = [
             _Layer(checkpoint, f"{prefix}encoder.layer.{index}", config) for index in range(config.num_hidden_layers)
         ]
-        checkpoint.finish(unused=[prefix + name for prefix in _PREFIXES for name in _UNUSED])
+        checkpoint.finish(unused=UNUSED)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, query_start: Sequence[int]) -> torch.Tensor:
         """int64 [T], int64 [T] from 0 in each text, where each text begins (and T) → last hidden states [T, hidden_size]."""

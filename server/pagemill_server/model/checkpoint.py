@@ -21,6 +21,7 @@ from pagemill.model_files import ModelFiles
 from pagemill.tensor_info import TensorInfo
 from pagemill.tensor_parallel import divided
 from pagemill_server.model import gguf_names
+from pagemill_server.model.native_kernels import Kernels
 from pagemill_server.model.parallel import ALONE, Parallel
 
 Progress = Callable[[int, int], None]  # bytes read, bytes in all
@@ -31,7 +32,8 @@ _RECOMPUTED = ("rotary_emb.inv_freq",)  # old checkpoints carry these; they foll
 
 
 class Checkpoint:
-    """Reads from `files`, gives tensors of `dtype` on `device`."""
+    """Reads from `files`, gives tensors of `dtype` on `device`; matrices in the type that the `kernels` keep them in, if there are
+    any."""
 
     def __init__(
         self,
@@ -40,9 +42,10 @@ class Checkpoint:
         device: torch.device,
         progress: Progress = lambda done, total: None,
         parallel: Parallel = ALONE,
+        kernels: Kernels | None = None,
     ) -> None:
-        self._files, self._dtype, self._device, self._progress = files, dtype, device, progress
-        self.parallel = parallel
+        self._files, self._progress = files, progress
+        self.dtype, self.device, self.parallel, self.kernels = dtype, device, parallel, kernels
         self._left = dict(files.tensors)
         self._done, self._total = 0, files.weights_bytes
         progress(0, self._total)
@@ -61,7 +64,7 @@ class Checkpoint:
             return None
         if info.shape != shape:
             raise self._invalid(f"tensor {info.name} has shape {list(info.shape)}, the config asks for {list(shape)}")
-        return self._made(name, self._read(info), 1)
+        return self._made(name, info, self._read(info), 1)
 
     def take_rows(self, names: Sequence[str], sizes: Sequence[int], *rest: int) -> torch.Tensor:
         """This process's rows of several tensors as one [sum of sizes, *rest]: one product instead of several."""
@@ -86,21 +89,25 @@ class Checkpoint:
         if axis == 0:
             nbytes = info.nbytes // size
             mine = replace(info, shape=part, offset=info.offset + rank * nbytes, nbytes=nbytes)
-            return self._made(name, self._read(mine), size)
+            return self._made(name, info, self._read(mine), size)
         columns = slice(rank * part[1], (rank + 1) * part[1])
         if info.dtype in _FLOATS:
-            return self._made(name, self._read_columns(info, columns), size)
-        return self._made(name, self._read(info)[:, columns].contiguous(), size)  # blocks of numbers share a scale
+            return self._made(name, info, self._read_columns(info, columns), size)
+        return self._made(
+            name, info, self._read(info)[:, columns].contiguous(), size
+        )  # blocks of numbers share a scale
 
-    def _made(self, name: str, tensor: torch.Tensor, processes: int) -> torch.Tensor:
+    def _made(self, name: str, info: TensorInfo, tensor: torch.Tensor, processes: int) -> torch.Tensor:
         if self._files.format == "gguf":
             tensor = gguf_names.restore(name, tensor, divided(self._files.config, processes))
-        return tensor.to(self._device, self._dtype)
+        if self.kernels is None or tensor.ndim == 1:
+            return tensor.to(self.device, self.dtype)
+        return tensor.to(self.device, self.kernels.kept(tensor.dtype, quantised=info.dtype not in _FLOATS))
 
     def take_all(self) -> dict[str, torch.Tensor]:
         """All numbers that are left, by the file's own names: for code that sorts them out itself (old files keep masks too)."""
         names = [name for name, info in self._left.items() if info.dtype in _FLOATS and not name.endswith(_RECOMPUTED)]
-        taken = {name: self._read(self._left[name]).to(self._device, self._dtype) for name in names}
+        taken = {name: self._read(self._left[name]).to(self.device, self.dtype) for name in names}
         self._left.clear()
         return taken
 

@@ -1,4 +1,4 @@
-"""Where the model computes and in what: the one place that picks device, dtype and threads. Called by `load`."""
+"""Where the model computes and in what: the one place that picks device, dtype, kernels and threads. Called by `load`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from pagemill.failures import FailureReason, PagemillError
+from pagemill.model_files import ModelFiles
+from pagemill.weight_storage import kept_type
+from pagemill_kernels.native.library import processor_flags
 from pagemill_server.config import ModelOptions
-from pagemill_server.model import host_limits
+from pagemill_server.model import cuda_device, host_limits, native_kernels
+from pagemill_server.model.arithmetic import Machine, choose
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -19,29 +23,50 @@ class Placement:
     """What was picked."""
 
     device: torch.device
-    dtype: torch.dtype  # of weights, activations and the KV cache
+    dtype: torch.dtype  # of activations and the KV cache, and of weights where `weights` says no other
     threads: int  # of each process
+    weights: str = ""  # what matrices are kept in: "float32", "bfloat16", "float16", "int8"
+    table: str = ""  # and an embedding table that is no matrix
+    kernels: str | None = None  # the native kernels that compute, by their instruction set; None: torch
 
     @property
     def dtype_name(self) -> str:
         return str(self.dtype).removeprefix("torch.")
 
+    def __str__(self) -> str:
+        by = "torch" if self.kernels is None else f"native {self.kernels}"
+        return f"{self.dtype_name} arithmetic, weights in {self.weights or self.dtype_name}, {by}"
 
-def place(options: ModelOptions) -> Placement:
-    """Pick; raises PagemillError(InvalidConfiguration) for what this machine or this version can't do."""
+
+def place(options: ModelOptions, files: ModelFiles) -> Placement:
+    """Pick for a decoder's files.
+
+    Raises PagemillError(InvalidConfiguration) for what this machine or this version can't do.
+    """
+    if cuda_device.is_chosen(options):
+        device, dtype = cuda_device.choose(options)
+        return Placement(device, dtype, _threads(1))
+    kept = kept_type(files.tensors) if files.config.native else None
+    return _on_cpu(options, kept, Machine(processor_flags(), native_kernels.instruction_set()))
+
+
+def place_encoder(options: ModelOptions, files: ModelFiles, *, native: bool) -> Placement:
+    """The same for an encoder's: always on the CPU, in float32 unless another is asked for, which torch computes then. `native`:
+    our kernels have code for its sizes."""
     if options.device not in ("auto", "cpu"):
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION,
-            f"device {options.device} can't be used by this version: set --device cpu or leave it out",
+            f"device {options.device} can't compute an encoder in this version: set --device cpu or leave it out",
         )
-    # float32 for `auto`: on CPU it alone gives a request the same bits whatever runs beside it.
-    name = "float32" if options.dtype == "auto" else options.dtype
-    if name not in _DTYPES:
-        raise PagemillError(
-            FailureReason.INVALID_CONFIGURATION,
-            f"dtype {options.dtype!r} is not one of auto, {', '.join(_DTYPES)}",
-        )
-    return Placement(torch.device("cpu"), _DTYPES[name], _threads(options.tensor_parallel_size))
+    kept = kept_type(files.tensors) if native and options.dtype in ("auto", "float32") else None
+    # Without the processor's tiles: an encoder's kernels have no arithmetic of bfloat16.
+    return _on_cpu(options, kept, Machine(frozenset(), native_kernels.instruction_set()))
+
+
+def _on_cpu(options: ModelOptions, kept: str | None, machine: Machine) -> Placement:
+    found = choose(options.dtype, options.quantization, kept, machine)
+    threads = _threads(options.tensor_parallel_size)
+    return Placement(torch.device("cpu"), _DTYPES[found.dtype], threads, found.weights, found.table, found.kernels)
 
 
 def _threads(processes: int) -> int:

@@ -15,7 +15,7 @@ from pagemill.memory_fit import FitRequest, MemoryFit, fit, weights_bytes
 from pagemill.model_config import ModelConfig
 from pagemill.sizes import format_size
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig
-from pagemill_server.model import host_limits
+from pagemill_server.model import cuda_device, host_limits
 from pagemill_server.model.device import Placement
 from pagemill_server.model.linear import can_pack
 
@@ -32,23 +32,28 @@ def divide(
     config: ModelConfig, options: ModelOptions, cache: CacheConfig, scheduler: SchedulerConfig, placement: Placement
 ) -> FitRequest:
     """What `memory_fit.fit` is to be asked about this machine, and fits. Raises PagemillError with what would."""
-    size = placement.dtype.itemsize
+    size, native = placement.dtype.itemsize, placement.kernels is not None
     free = host_limits.available_memory()
     on_cpu = placement.device.type == "cpu"
     request = FitRequest(
         config=config,
         dtype_bytes=size,
-        memory_bytes=free if on_cpu else _gpu_memory(placement.device),
+        memory_bytes=free if on_cpu else cuda_device.memory(placement.device, cache.gpu_memory_utilization),
         utilization=cache.gpu_memory_utilization,
         block_size=cache.block_size,
         max_model_len=options.max_model_len,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         max_num_seqs=scheduler.max_num_seqs,
-        packs_weights=on_cpu and placement.dtype == torch.float32 and can_pack(),
+        packs_weights=on_cpu and not native and placement.dtype == torch.float32 and can_pack(),
+        weights=placement.weights if native or placement.weights == "int8" else None,
+        table=placement.table if native else None,
+        native=native,
         tensor_parallel_size=max(1, options.tensor_parallel_size),
     )
     if on_cpu:
         request = replace(request, kv_cache_bytes=_cpu_cache(request, cache.memory_bytes))
+    elif cache.memory_bytes is not None:
+        request = replace(request, kv_cache_bytes=cache.memory_bytes)
     memory = fit(request)
     failure = memory.failure or _no_tier(request, cache.offloading_bytes)
     processes = request.tensor_parallel_size if on_cpu else 0  # that take their parts of this machine's memory
@@ -56,10 +61,6 @@ def divide(
     if failure is not None:
         raise PagemillError(failure.reason, failure.message, failure.suggestion)
     return request
-
-
-def _gpu_memory(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _cpu_cache(request: FitRequest, given: int | None) -> int:

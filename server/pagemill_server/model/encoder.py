@@ -5,20 +5,28 @@ Implements `engine.ports.ModelRunner` for `engine/encoder`, whose thread alone c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 import torch
 
 from pagemill.embedding_config import EmbeddingConfig
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
-from pagemill_server.model.bert import Bert
 from pagemill_server.model.pooling import embed
+
+
+class Encoder(Protocol):
+    """What computes the states: `bert.Bert` or `native_encoder.NativeBert`."""
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, query_start: Sequence[int]) -> torch.Tensor:
+        """int64 [T], int64 [T] from 0 in each text, where each text begins (and T) → last hidden states [T, hidden_size]."""
 
 
 class EncoderRunner:
     """The model on its device."""
 
-    def __init__(self, model: Bert, config: EmbeddingConfig, device: torch.device) -> None:
+    def __init__(self, model: Encoder, config: EmbeddingConfig, device: torch.device) -> None:
         self._model, self._config, self._device = model, config, device
 
     @torch.inference_mode()

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from pagemill.model_config import Experts
-from pagemill_kernels.reference import swiglu
 from pagemill_server.model.layers import GatedMLP
+from pagemill_server.model.operations import swiglu
 from pagemill_server.model.weights import LayerWeights
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_config import ModelConfig
-from pagemill_server.model import transformers_model, transformers_probe
+from pagemill_server.model import native_decoder, transformers_model, transformers_probe
 from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.gemma3 import Gemma3
 from pagemill_server.model.interface import LayerAttention, StepAttention
@@ -47,6 +47,8 @@ FAMILIES: dict[str, Callable[[Checkpoint, ModelConfig, int], Model]] = {
 def make_model(checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> Model:
     """Build the model and take its weights; raises PagemillError for what can't be served."""
     family = FAMILIES.get(config.architecture) if config.native else _through_transformers
+    if checkpoint.kernels is not None and native_decoder.takes(config, checkpoint.parallel.size):
+        family = native_decoder.NativeLlama
     if family is None:
         raise PagemillError(
             FailureReason.UNSUPPORTED_ARCHITECTURE,

@@ -24,14 +24,16 @@ class Gemma3:
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> None:
         self.attention = attention_kinds(config)
         self._vocabulary = Vocabulary(checkpoint, config)
-        table = self._vocabulary.table
-        self._scale = torch.tensor(config.hidden_size**0.5).to(table)  # rounded to the compute dtype, as it was trained
-        self._global_rope = make_table(config, max_positions, table.dtype, table.device)
+        dtype, device = checkpoint.dtype, checkpoint.device
+        self._scale = torch.tensor(config.hidden_size**0.5).to(
+            device, dtype
+        )  # rounded to the compute dtype, as it was trained
+        self._global_rope = make_table(config, max_positions, dtype, device)
         self._local_rope = make_table(
             replace(config, rope_theta=config.local_rope_theta or config.rope_theta, rope_scaling=None),
             max_positions,
-            table.dtype,
-            table.device,
+            dtype,
+            device,
         )
         self._layers = [
             _Layer(LayerWeights(checkpoint, f"model.layers.{index}"), config, index)

@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional
 
 from pagemill.model_config import ModelConfig
-from pagemill_kernels.reference import rms_norm, rms_norm_wide, rotary
 from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.interface import LayerAttention, StepAttention
-from pagemill_server.model.linear import make_linear
+from pagemill_server.model.linear import NativeLinear, make_linear
+from pagemill_server.model.operations import add_rms_norm, rms_norm, rms_norm_wide, rotary
 from pagemill_server.model.rope import RopeRows
 from pagemill_server.model.weights import LayerWeights
 
@@ -33,6 +33,10 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, self._weight, self._eps)
 
+    def of_sum(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(The norm of both together, their sum): one kernel on a GPU."""
+        return add_rms_norm(x, residual, self._weight, self._eps)
+
 
 class OffsetNorm:
     """Gemma's: what is stored is the weight less one, and it is multiplied in float32."""
@@ -49,14 +53,20 @@ class Vocabulary:
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
         shape = config.vocab_size, config.hidden_size
-        self.table = checkpoint.take("model.embed_tokens.weight", *shape)
-        self._head = make_linear(
-            self.table if config.tie_word_embeddings else checkpoint.take("lm_head.weight", *shape)
-        )
+        kernels, self._dtype = checkpoint.kernels, checkpoint.dtype
+        table = checkpoint.take("model.embed_tokens.weight", *shape)
+        head = table if config.tie_word_embeddings else checkpoint.take("lm_head.weight", *shape)
+        self._head = make_linear(head, kernels=kernels)
+        self._rows: Callable[[torch.Tensor], torch.Tensor]
+        if isinstance(self._head, NativeLinear) and config.tie_word_embeddings:
+            self._rows = self._head.rows  # one copy of it
+        else:
+            kept = table if kernels is None else kernels.rows_of(table)
+            self._rows = lambda token_ids: functional.embedding(token_ids, kept)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """int64 [T] → [T, hidden_size]."""
-        return functional.embedding(token_ids, self.table)
+        return self._rows(token_ids).to(self._dtype)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, hidden_size] → float32 [R, vocab_size]."""
@@ -116,7 +126,7 @@ def attention_kinds(config: ModelConfig) -> tuple[LayerAttention, ...]:
     return tuple(LayerAttention(config.window(i), config.attention_scale) for i in range(config.num_hidden_layers))
 
 
-def rms_norms(eps: float) -> MakeNorm:
+def rms_norms(eps: float) -> Callable[[LayerWeights, str, int], RMSNorm]:
     """Makes Llama's norms from a layer's weights."""
     return lambda weights, name, size: RMSNorm(weights.vector(name, size), eps)
 

@@ -1,9 +1,9 @@
-"""Matrix products with weights: oneDNN's prepacked form where it can be had, torch's own elsewhere.
+"""Matrix products with weights: our native kernels' where they compute, else oneDNN's prepacked form, else torch's own.
 
-Prepacked products are faster for small batches and give a row the same bits whatever the batch (measured: docs/log.md), all but
-single rows on some machines, which `PackedLinear` finds out and pads. For each number of rows oneDNN makes code of its own and
-keeps it, in milliseconds and half a megabyte a weight's shape; so few numbers of rows are asked of it, and the rest is padding.
-Used by the model families; knows no layers.
+A row of our kernels' is the same bits in any batch. Prepacked products are faster than torch's own for small batches and give a row
+the same bits too (measured: docs/log.md), all but single rows on some machines, which `PackedLinear` finds out and pads. For each
+number of rows oneDNN makes code of its own and keeps it, in milliseconds and half a megabyte a weight's shape; so few numbers of
+rows are asked of it, and the rest is padding. Used by the model families; knows no layers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from typing import Protocol
 
 import torch
 from torch.nn import functional
+
+from pagemill_kernels.native.matrix import Matrix
+from pagemill_server.model.native_kernels import Kernels
 
 _BATCH_HINT = 16  # rows that the packed layout is made for; any from 8 up gives the same bits
 
@@ -22,8 +25,10 @@ class Linear(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
 
-def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None, kernels: Kernels | None = None) -> Linear:
     """The best product for a weight [out, in] and a bias [out]; the weight may be copied, so don't keep it."""
+    if kernels is not None:
+        return NativeLinear(kernels.matrix(weight, bias), kernels)
     if weight.device.type == "cpu" and weight.dtype == torch.float32 and can_pack():
         return PackedLinear(weight, bias)
     return PlainLinear(weight, bias)
@@ -46,6 +51,20 @@ class PlainLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self._weight, self._bias)
+
+
+class NativeLinear:
+    """Our kernels'."""
+
+    def __init__(self, matrix: Matrix, kernels: Kernels) -> None:
+        self._matrix, self._pool = matrix, kernels.pool
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._matrix.linear(self._pool, x.float().contiguous()).to(x.dtype)
+
+    def rows(self, outputs: torch.Tensor) -> torch.Tensor:
+        """int64 [N] → the weights of those outputs as they are kept, float32 [N, in]. IndexError for one that isn't there."""
+        return torch.stack([self._matrix.row(output) for output in outputs.tolist()])
 
 
 def rows_computed(rows: int) -> int:

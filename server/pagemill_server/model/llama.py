@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 
 from pagemill.model_config import ModelConfig
-from pagemill_kernels.reference import swiglu
 from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.interface import StepAttention
 from pagemill_server.model.layers import Attention, GatedMLP, Vocabulary, attention_kinds, rms_norms
+from pagemill_server.model.operations import swiglu
 from pagemill_server.model.rope import RopeRows, make_table
 from pagemill_server.model.weights import LayerWeights
 
@@ -24,8 +24,7 @@ class Llama:
         self.attention = attention_kinds(config)
         self._vocabulary = Vocabulary(checkpoint, config)
         factors = checkpoint.take("rope_freqs.weight", config.head_dim // 2) if _has_factors(config) else None
-        table = self._vocabulary.table
-        self._rope = make_table(config, max_positions, table.dtype, table.device, factors)
+        self._rope = make_table(config, max_positions, checkpoint.dtype, checkpoint.device, factors)
         self._layers = [
             _Layer(LayerWeights(checkpoint, f"model.layers.{index}"), config, index)
             for index in range(config.num_hidden_layers)
@@ -55,8 +54,8 @@ class _Layer:
         self._mlp = GatedMLP(weights.part("mlp"), hidden, config.intermediate_size, config.mlp_bias, swiglu)
 
     def forward(self, x: torch.Tensor, rope: RopeRows, attend: StepAttention) -> torch.Tensor:
-        x = x + self._attention(self._input_norm(x), rope, attend)
-        return x + self._mlp(self._mlp_norm(x))
+        normed, x = self._mlp_norm.of_sum(self._attention(self._input_norm(x), rope, attend), x)
+        return x + self._mlp(normed)
 
 
 def _has_factors(config: ModelConfig) -> bool:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from pagemill.embedding_config import LAST_TOKEN, EmbeddingConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest, MemoryFit, fit
@@ -17,21 +19,29 @@ from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.memory import MemoryUse, StartMemory
+from pagemill_server.model.block_copies import BlockCopier
 from pagemill_server.model.checkpoint import Progress
 from pagemill_server.model.device import Placement, place
 from pagemill_server.model.division import divide
+from pagemill_server.model.families import Model
 from pagemill_server.model.grammar_masks import GrammarMasks
 from pagemill_server.model.host_pool import host_blocks
+from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.kv_pool import KVPool
 from pagemill_server.model.memory_meter import make_meter
 from pagemill_server.model.messages import Begin, Meet, Warm
-from pagemill_server.model.part import Part, Setup
+from pagemill_server.model.part import Cache, Part, Setup
 from pagemill_server.model.profile import Widest, profile
 from pagemill_server.model.runner import Runner
 from pagemill_server.model.workers import ParallelRunner, Workers
 from pagemill_server.text.grammar import GrammarCompiler
 
 log = logging.getLogger(__name__)
+
+# What a Runner is made of, in its order.
+_RunnerParts = tuple[
+    Model, AttentionBackend, int, torch.device, BlockCopier | None, EmbeddingConfig, GrammarMasks | None
+]
 
 
 def load_runner(
@@ -49,7 +59,7 @@ def load_runner(
     `warming` is told when the weights are in and the first step is about to run. `embedding` is how vectors are made where they
     are asked for, `grammars` what compiles those of sequences that have one.
     """
-    placement, config = place(options), files.config
+    placement, config = place(options, files), files.config
     _check(options, cache)
     request = divide(config, options, cache, scheduler, placement)
     setup = Setup(files, placement, cache.block_size, fit(request).max_model_len, size=options.tensor_parallel_size)
@@ -71,8 +81,27 @@ def load_runner(
     limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
     masks = GrammarMasks(grammars, config.vocab_size) if grammars is not None else None
     parts = part.model, held.attention, cache.block_size, placement.device, held.copier, embedding, masks
+    if placement.device.type == "cuda":
+        # What a step of experts, or of a family that isn't ours, does follows from what it computes: no graph replays it.
+        captures = config.native and config.experts is None and not options.enforce_eager
+        bounds = _widest(memory.max_model_len, cache, scheduler)
+        return _gpu_runner(parts, held, bounds, captures=captures), limits, start
     runner = Runner(*parts) if setup.size == 1 else ParallelRunner(workers, *parts)
     return runner, limits, start
+
+
+def _gpu_runner(parts: _RunnerParts, held: Cache, bounds: Widest, *, captures: bool) -> Runner:
+    """Compiled, and captured where it can be."""
+    # Here and not above: Triton need not be there where no GPU is.
+    from pagemill_server.model.graph_runner import GraphRunner
+
+    runner = GraphRunner(*parts)
+    runner.warm_up(held.pool, bounds, captures=captures)
+    return runner
+
+
+def _widest(max_model_len: int, cache: CacheConfig, scheduler: SchedulerConfig) -> Widest:
+    return Widest(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, max_model_len, cache.block_size)
 
 
 def _load_part(workers: Workers, progress: Progress) -> tuple[Part, int | None]:
@@ -90,10 +119,10 @@ def _load_part(workers: Workers, progress: Progress) -> tuple[Part, int | None]:
     except RuntimeError as error:
         raise PagemillError(FailureReason.ENGINE_FAILED, str(workers.lost(error))) from error
     log.info(
-        "loaded %s in %.1f s: %s on %s, %d x %d threads",
+        "loaded %s in %.1f s: %s; %s, %d x %d threads",
         setup.files.path,
         time.monotonic() - began,
-        placement.dtype_name,
+        placement,
         placement.device,
         setup.size,
         placement.threads,
@@ -111,7 +140,7 @@ def _first_step(
         part.model,
         request.config.hidden_size,
         part.cache(1).attention,
-        Widest(scheduler.max_num_batched_tokens, scheduler.max_num_seqs, setup.max_model_len, cache.block_size),
+        _widest(setup.max_model_len, cache, scheduler),
         placement,
         make_meter(placement.device),
         lambda step: workers.send(Warm(step)),

@@ -19,10 +19,12 @@ from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
 from pagemill_server.memory import MemoryUse, StartMemory
 from pagemill_server.model.bert import Bert
 from pagemill_server.model.checkpoint import Checkpoint, Progress
-from pagemill_server.model.device import place
+from pagemill_server.model.device import Placement, place_encoder
 from pagemill_server.model.division import divide
-from pagemill_server.model.encoder import EncoderRunner
+from pagemill_server.model.encoder import Encoder, EncoderRunner
 from pagemill_server.model.memory_meter import make_meter
+from pagemill_server.model.native_encoder import NativeBert, takes
+from pagemill_server.model.native_kernels import make_kernels
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +44,13 @@ def load_encoder(
     `options.max_model_len` is resolved: what the model's files say, unless the user said otherwise.
     """
     _check(options, cache)
-    placement = place(options)
+    placement = place_encoder(options, files, native=takes(config))
     memory = fit(divide(config, options, cache, scheduler, placement))
     torch.set_num_threads(placement.threads)
     began = time.monotonic()
     meter = make_meter(placement.device)
     before = meter.held()
-    model = Bert(Checkpoint(files, placement.dtype, placement.device, progress), config)
+    model = make_encoder(files, config, placement, progress)
     after = meter.held()
     weights = None if after is None or before is None else after - before
     loaded = time.monotonic() - began
@@ -61,7 +63,7 @@ def load_encoder(
         "loaded %s in %.1f s: %s on %s, %d threads; texts of up to %d tokens, %s pooling",
         files.path,
         loaded,
-        placement.dtype_name,
+        placement,
         placement.device,
         placement.threads,
         memory.max_model_len,
@@ -73,6 +75,16 @@ def load_encoder(
         EngineLimits(memory.max_model_len, config.vocab_size, num_blocks=0, block_size=cache.block_size),
         start,
     )
+
+
+def make_encoder(
+    files: ModelFiles, config: EncoderConfig, placement: Placement, progress: Progress = lambda done, total: None
+) -> Encoder:
+    """Its weights read, by the kernels that were chosen."""
+    if placement.kernels is None:
+        return Bert(Checkpoint(files, placement.dtype, placement.device, progress), config)
+    kernels = make_kernels(placement.threads, placement.dtype, placement.weights, placement.table)
+    return NativeBert(Checkpoint(files, placement.dtype, placement.device, progress, kernels=kernels), config)
 
 
 def _widest(num_tokens: int, longest: int) -> SchedulerOutput:

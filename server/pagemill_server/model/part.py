@@ -13,13 +13,17 @@ import torch
 
 from pagemill.model_files import ModelFiles
 from pagemill.tensor_parallel import divided
+from pagemill_server.model import native_decoder
 from pagemill_server.model.attention import TorchAttention
 from pagemill_server.model.block_copies import BlockCopier, make_copier
 from pagemill_server.model.checkpoint import Checkpoint, Progress
 from pagemill_server.model.device import Placement
 from pagemill_server.model.families import make_model
 from pagemill_server.model.host_pool import HostPool
+from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.kv_pool import KVPool
+from pagemill_server.model.native_attention import NativeAttention, can_attend
+from pagemill_server.model.native_kernels import Kernels, make_kernels
 from pagemill_server.model.parallel import ALONE, Group, Parallel
 
 
@@ -36,12 +40,16 @@ class Setup:
     meeting: Path | None = None  # the file in which they find each other; None for one alone
 
 
+def _kernels(placement: Placement) -> Kernels:
+    return make_kernels(placement.threads, placement.dtype, placement.weights, placement.table)
+
+
 @dataclass(frozen=True, slots=True)
 class Cache:
     """Where keys and values live, and what reads and moves them."""
 
     pool: KVPool
-    attention: TorchAttention
+    attention: AttentionBackend
     copier: BlockCopier | None  # None: there is no host tier
 
 
@@ -55,7 +63,10 @@ class Part:
         self._config = divided(setup.files.config, setup.size)
         self._group = Group() if setup.size > 1 else None
         parallel = ALONE if self._group is None else Parallel(setup.rank, setup.size, self._group)
-        checkpoint = Checkpoint(setup.files, placement.dtype, placement.device, progress, parallel)
+        self._kernels = None if placement.kernels is None else _kernels(placement)
+        whole = self._kernels is not None and native_decoder.takes(self._config, setup.size)
+        dtype = torch.float32 if whole else placement.dtype  # of vectors, which the decoder's kernels read in float32
+        checkpoint = Checkpoint(setup.files, dtype, placement.device, progress, parallel, self._kernels)
         self.model = make_model(checkpoint, self._config, setup.max_model_len)
 
     def meet(self) -> None:
@@ -76,4 +87,14 @@ class Part:
             placement.device,
         )
         copier = make_copier(pool, HostPool(pool, num_host_blocks)) if num_host_blocks else None
-        return Cache(pool, TorchAttention(pool, self.model.attention), copier)
+        return Cache(pool, self._attention(pool), copier)
+
+    def _attention(self, pool: KVPool) -> AttentionBackend:
+        if pool.data.device.type == "cuda":
+            # Here and not above: Triton need not be there where no GPU is.
+            from pagemill_server.model.triton_attention import TritonAttention
+
+            return TritonAttention(pool, self.model.attention)
+        if self._kernels is not None and can_attend(self._config.head_dim, self._setup.placement.dtype):
+            return NativeAttention(pool, self.model.attention, self._kernels.pool)
+        return TorchAttention(pool, self.model.attention)

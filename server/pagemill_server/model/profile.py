@@ -19,6 +19,7 @@ from pagemill_server.model.device import Placement
 from pagemill_server.model.families import Model
 from pagemill_server.model.interface import AttentionBackend, StepAttention
 from pagemill_server.model.memory_meter import MemoryMeter
+from pagemill_server.model.native_decoder import NativeLlama
 from pagemill_server.model.runner import Runner
 
 CPU_LAYERS = 2
@@ -68,7 +69,11 @@ def profile(
 
 def shortened(model: Model, hidden_size: int, placement: Placement) -> Model:
     """The model as it runs here."""
-    return _FirstLayers(model, CPU_LAYERS, hidden_size, placement) if placement.device.type == "cpu" else model
+    if placement.device.type != "cpu":
+        return model
+    if isinstance(model, NativeLlama):
+        return model.shortened(CPU_LAYERS)
+    return _FirstLayers(model, CPU_LAYERS, hidden_size, placement)
 
 
 def widest_step(bounds: Widest) -> SchedulerOutput:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 
 from pagemill.model_config import ModelConfig
-from pagemill_kernels.reference import swiglu
 from pagemill_server.model.checkpoint import Checkpoint
 from pagemill_server.model.experts import SparseMLP
 from pagemill_server.model.interface import StepAttention
 from pagemill_server.model.layers import Attention, GatedMLP, Vocabulary, attention_kinds, rms_norms
+from pagemill_server.model.operations import swiglu
 from pagemill_server.model.rope import RopeRows, make_table
 from pagemill_server.model.weights import LayerWeights
 
@@ -23,8 +23,7 @@ class Qwen3:
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig, max_positions: int) -> None:
         self.attention = attention_kinds(config)
         self._vocabulary = Vocabulary(checkpoint, config)
-        table = self._vocabulary.table
-        self._rope = make_table(config, max_positions, table.dtype, table.device)
+        self._rope = make_table(config, max_positions, checkpoint.dtype, checkpoint.device)
         self._layers = [
             _Layer(LayerWeights(checkpoint, f"model.layers.{index}"), config, index)
             for index in range(config.num_hidden_layers)
@@ -54,8 +53,8 @@ class _Layer:
         self._mlp = _make_mlp(weights.part("mlp"), config, index)
 
     def forward(self, x: torch.Tensor, rope: RopeRows, attend: StepAttention) -> torch.Tensor:
-        x = x + self._attention(self._input_norm(x), rope, attend)
-        return x + self._mlp(self._mlp_norm(x))
+        normed, x = self._mlp_norm.of_sum(self._attention(self._input_norm(x), rope, attend), x)
+        return x + self._mlp(normed)
 
 
 def _make_mlp(weights: LayerWeights, config: ModelConfig, index: int) -> GatedMLP | SparseMLP:

@@ -12,8 +12,8 @@ import torch
 
 from pagemill_server.engine.request import SampledToken, SamplingParams
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence
-from pagemill_server.model.draw import draw
 from pagemill_server.model.logprobs import with_logprobs
+from pagemill_server.model.operations import draw
 from pagemill_server.model.penalties import adjust, is_adjusted
 from pagemill_server.model.random_numbers import uniform
 

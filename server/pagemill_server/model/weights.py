@@ -32,11 +32,13 @@ class LayerWeights:
     def fan_out(self, names: Sequence[str], sizes: Sequence[int], in_size: int, bias: bool) -> Linear:
         """Several projections [size, in_size] of one input as one product; this process's outputs."""
         weight = self._checkpoint.take_rows(self._tensors(names, "weight"), sizes, in_size)
-        return make_linear(weight, self._checkpoint.take_rows(self._tensors(names, "bias"), sizes) if bias else None)
+        vector = self._checkpoint.take_rows(self._tensors(names, "bias"), sizes) if bias else None
+        return make_linear(weight, vector, self._checkpoint.kernels)
 
     def whole(self, name: str, out_size: int, in_size: int) -> Linear:
         """A projection that each process has all of."""
-        return make_linear(self._checkpoint.take(f"{self._name}.{name}.weight", out_size, in_size))
+        weight = self._checkpoint.take(f"{self._name}.{name}.weight", out_size, in_size)
+        return make_linear(weight, kernels=self._checkpoint.kernels)
 
     def fan_in(self, name: str, out_size: int, in_size: int, bias: bool) -> Linear:
         """A projection [out_size, in_size] whose result is added to the stream: the processes' shares are added up."""
@@ -48,7 +50,8 @@ class LayerWeights:
         """The same before its shares are added up: `add_up` is the caller's to call, for several at once."""
         weight = self._checkpoint.take_columns(f"{self._name}.{name}.weight", out_size, in_size)
         vector = self._checkpoint.take(f"{self._name}.{name}.bias", out_size) if bias else None
-        return make_linear(weight, vector if self._checkpoint.parallel.rank == 0 else None)  # it is added once
+        once = vector if self._checkpoint.parallel.rank == 0 else None
+        return make_linear(weight, once, self._checkpoint.kernels)
 
     @property
     def add_up(self) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -13,6 +13,7 @@ from pagemill import model_ref
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import default_block_size
 from pagemill.sizes import parse_size
+from pagemill.weight_storage import QUANTIZATIONS
 from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine import hot
 from pagemill_server.flag_values import MOST_GIB
@@ -33,6 +34,7 @@ def model_options(
     max_model_len: int | None,
     seed: int,
     tensor_parallel_size: int,
+    quantization: str | None,
 ) -> ModelOptions:
     """Raises PagemillError."""
     if not isinstance(model, str):
@@ -46,6 +48,7 @@ def model_options(
         seed=_whole("seed", seed, 0),
         tensor_parallel_size=_whole("tensor_parallel_size", tensor_parallel_size, 1),
         task="auto" if task is None else one_of("task", task, TASKS),
+        quantization="none" if quantization is None else one_of("quantization", quantization, QUANTIZATIONS),
     )
 
 

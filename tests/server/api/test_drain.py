@@ -90,7 +90,7 @@ def test_what_runs_finishes_and_what_comes_in_the_lame_ducks_time_is_served(
 ) -> None:
     it, client, manager = server
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 1500})
+        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
         until(lambda: it.running() == 1)
         manager.post("/drain", json={"lameDuckSeconds": 0.5, "timeoutSeconds": 60})
         with httpx.Client(base_url=it.url, timeout=60, verify=False) as other:
@@ -127,7 +127,7 @@ def test_what_outlasts_its_time_is_ended_and_the_server_can_still_come_back(
 def test_called_off_while_it_waits(server: tuple[Living, httpx.Client, httpx.Client]) -> None:
     it, client, manager = server
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 1500})
+        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
         until(lambda: it.running() == 1)
         manager.post("/drain", json={"timeoutSeconds": 60})
         until(lambda: it.life.service.lifecycle.refusing)
@@ -143,7 +143,7 @@ def test_called_off_while_it_waits(server: tuple[Living, httpx.Client, httpx.Cli
 def test_a_second_one_changes_nothing(server: tuple[Living, httpx.Client, httpx.Client]) -> None:
     it, client, manager = server
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 1500})
+        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
         until(lambda: it.running() == 1)
         manager.post("/drain", json={"timeoutSeconds": 60})
         assert manager.post("/drain", json={"timeoutSeconds": 0}).status_code == 202
@@ -203,7 +203,7 @@ def test_a_signal_after_a_drain_ends_the_process_at_once(files: ModelFiles) -> N
 def test_a_signal_in_a_drain_goes_on_with_it_and_there_is_no_way_back(files: ModelFiles) -> None:
     with managed(files, lame_duck_seconds=3600, shutdown_timeout=3600) as (it, client, manager):
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 1500})
+            running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
             until(lambda: it.running() == 1)
             manager.post("/drain", json={"lameDuckSeconds": 0, "timeoutSeconds": 0.2})
             it.signal()

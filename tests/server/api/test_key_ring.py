@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import logging
-import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from pagemill_server.api import key_ring
-from pagemill_server.api.key_file import MOST_BYTES, KeyFile
+from pagemill.keys import ApiKey, InvalidKeys
 from pagemill_server.api.key_ring import KeyRing
-from pagemill_server.api.keys import ApiKey, InvalidKeys
 
 
 def write(path: Path, *names: str, more: str = "") -> Path:
@@ -27,51 +21,12 @@ def names(keys: tuple[ApiKey, ...] | None) -> list[str] | None:
     return None if keys is None else [key.name for key in keys]
 
 
-class Secret:
-    """A folder as a kubelet mounts a Secret: entries are links into `..data`, a link that is swapped in one move."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self._version = 0
-
-    def swap(self, *, links: bool = True, **keys: str) -> None:
-        """Without `links` it stands where it does between the kubelet's two moves."""
-        self._version += 1
-        data = self.folder / f"..2024_{self._version}"
-        data.mkdir()
-        for name, content in keys.items():
-            (data / name).write_text(content)
-        (self.folder / "..tmp").symlink_to(data.name)
-        os.replace(self.folder / "..tmp", self.folder / "..data")
-        if not links:
-            return
-        for entry in self.folder.iterdir():
-            if not entry.name.startswith(".."):
-                entry.unlink()
-        for name in keys:
-            (self.folder / name).symlink_to(Path("..data") / name)
-
-
 class TestFind:
     def test_by_what_was_sent(self) -> None:
         ring = KeyRing(["first", "second"])
         assert names((ring.find(b"second") or ring.keys[0],)) == ["key2"]
         for wrong in (b"", b"Second", b"secon", b"second ", b"\xff"):
             assert ring.find(wrong) is None
-
-    @pytest.mark.parametrize("given", [b"sk-1", b"sk-3", b"wrong"])
-    def test_every_key_is_compared_in_constant_time(self, given: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-        compared: list[bytes] = []
-
-        def watched(one: bytes, other: bytes) -> bool:
-            compared.append(other)
-            return hmac.compare_digest(one, other)
-
-        monkeypatch.setattr(key_ring, "hmac", SimpleNamespace(compare_digest=watched))
-        ring = KeyRing(["sk-1", "sk-2", "sk-3"])
-        ring.find(given)
-        assert compared == [key.digest for key in ring.keys]
 
     def test_flags_and_file_together(self, tmp_path: Path) -> None:
         ring = KeyRing(["first"], str(write(tmp_path / "keys.yaml", "a")))
@@ -89,80 +44,6 @@ class TestFind:
         path.write_text(f"keys: [{{name: {name}, key: {'x' if name == 'key1' else 'first'}}}]")
         with pytest.raises(InvalidKeys, match=f"--api-key-file {path}: "):
             KeyRing(["first"], str(path))
-
-
-class TestFile:
-    def test_what_can_not_be_read_is_said_at_the_start(self, tmp_path: Path) -> None:
-        (tmp_path / "folder" / "inner").mkdir(parents=True)
-        (tmp_path / "big").write_bytes(b"#" * (MOST_BYTES + 1))
-        os.mkfifo(tmp_path / "pipe")
-        said = {"absent": "No such file", "folder": "inner is not a file", "big": "larger than", "pipe": "not a file"}
-        for name, words in said.items():
-            with pytest.raises(InvalidKeys, match=words):
-                KeyFile(str(tmp_path / name))
-
-    def test_only_a_change_is_news(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "keys.yaml", "a")
-        file = KeyFile(str(path))
-        assert file.look() is None
-        write(path, "a", "b")
-        assert names(file.look()) == ["a", "b"]
-        assert file.look() is None
-        path.write_text(path.read_text() + "# a remark\n")
-        assert file.look() is None
-
-    def test_the_same_length_at_the_same_time_is_a_change(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "keys.yaml", "a")
-        file, old = KeyFile(str(path)), path.stat()
-        write(path, "b")
-        os.utime(path, ns=(old.st_atime_ns, old.st_mtime_ns))
-        assert names(file.look()) == ["b"]
-
-    def test_a_broken_version_is_said_once_and_changes_nothing(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        path = write(tmp_path / "keys.yaml", "a")
-        file = KeyFile(str(path))
-        for breaks in (lambda: write(path, "a", more=", requests: 1"), path.unlink):
-            caplog.clear()
-            breaks()
-            assert file.look() is file.look() is None
-            (record,) = caplog.records
-            assert "the keys stay as they were" in record.getMessage()
-            assert "sk-" not in caplog.text
-            assert names(file.keys) == ["a"]
-        write(path, "b")
-        assert names(file.look()) == ["b"]
-
-    def test_a_version_that_came_back_after_a_broken_one_is_no_news(self, tmp_path: Path) -> None:
-        path = write(tmp_path / "keys.yaml", "a")
-        file = KeyFile(str(path))
-        path.write_text("")
-        assert file.look() is None
-        write(path, "a")
-        assert file.look() is None
-        write(path, "b")
-        assert names(file.look()) == ["b"]
-
-    def test_a_mounted_secret(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO)
-        secret = Secret(tmp_path / "mounted")
-        secret.swap(a="sk-a", b="key: sk-b\nmaxConcurrency: 2\n")
-        file = KeyFile(str(secret.folder))
-        assert names(file.keys) == ["a", "b"]
-        assert file.keys[1].max_concurrency == 2
-        secret.swap(b="sk-new")
-        assert names(file.look()) == ["b"]
-        secret.swap(links=False, c="sk-c", d="sk-d")
-        assert names(file.look()) == ["c", "d"]
-        secret.swap()
-        assert names(file.look()) == []
-        assert "sk-" not in caplog.text
-
-    def test_a_folder_of_ones_own_with_hidden_files(self, tmp_path: Path) -> None:
-        (tmp_path / ".swp").write_text("half")
-        (tmp_path / "a").write_text("sk-a")
-        assert names(KeyFile(str(tmp_path)).keys) == ["a"]
 
 
 def test_a_removed_key_is_unknown_at_once_and_the_others_stay(tmp_path: Path) -> None:

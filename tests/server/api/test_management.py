@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pagemill import hot_settings
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles, inspect
 from pagemill_server import serve
@@ -162,6 +163,18 @@ def test_changes_at_once_are_all_applied(running: Running) -> None:
     assert {name: in_force(manager)[name] for name in names} == dict.fromkeys(names, 7)
 
 
+def test_ready_says_by_a_digest_which_settings_are_in_force(running: Running) -> None:
+    """Both sides reckon it from the same function: the operator sees at a glance who has what it wants."""
+    _, client, manager = running
+    before = client.get("/ready").json()["settings"]
+    shown = manager.get("/config").json()
+    assert shown["settings"] == {name: shown["config"][name] for name in hot_settings.NAMES}
+    assert before == hot_settings.digest(shown["settings"])
+    wanted = shown["settings"] | {"policy": "fair", "weights": {"team": 2}, "max_num_queued_reqs": 9}
+    assert manager.patch("/config", json=wanted).json()["settings"] == wanted
+    assert client.get("/ready").json()["settings"] == hot_settings.digest(wanted) != before
+
+
 def test_the_token_is_in_no_log(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     _, _, manager = running
     with caplog.at_level(logging.DEBUG):
@@ -180,6 +193,7 @@ def test_while_the_model_loads_there_is_nothing_to_change(files: ModelFiles, mon
     ):
         until(lambda: client.get("/health").status_code == 200)
         assert in_force(manager)["policy"] == "fcfs"
+        assert client.get("/ready").json()["settings"] is None
         response = manager.patch("/config", json={"policy": "fair"})
         assert (response.status_code, response.json()["error"]["code"]) == (503, "model_loading")
         go.set()

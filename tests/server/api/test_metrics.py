@@ -32,6 +32,7 @@ def test_requests_are_counted_and_timed(tiny: Any) -> None:
     with serving(tiny) as server:
         start = samples(server)
         told_by_labels = (names.CACHE_CONFIG_INFO, names.ENGINE_SLEEP_STATE, names.MEMORY_BYTES)
+        assert start.pop(names.MAX_NUM_SEQS) == 16, "which is a setting"
         assert {value for key, value in start.items() if not key.startswith(told_by_labels)} == {0}
         with server.client() as client:
             body: dict[str, Any] = {"prompt": ["abc", "defg"], "max_tokens": 5, "ignore_eos": True, "seed": 1}

@@ -12,8 +12,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from pagemill.endpoints import OPEN_PATHS
 from pagemill_server.api.app import make_app
-from pagemill_server.api.auth import OPEN_PATHS
 from pagemill_server.api.embedding_body import parse_embedding
 from pagemill_server.api.openapi.bodies import body_schemas
 from pagemill_server.api.openapi.document import document

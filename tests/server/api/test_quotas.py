@@ -10,9 +10,9 @@ import pytest
 from starlette.types import Message
 
 from pagemill import metrics as names
+from pagemill.keys import ApiKey
 from pagemill_server.api.bucket import duration
 from pagemill_server.api.endpoint import Call
-from pagemill_server.api.keys import ApiKey
 from pagemill_server.api.prepare import Origin
 from pagemill_server.api.quotas import Quotas
 from pagemill_server.api.visit import Limit, Limited, Outcome

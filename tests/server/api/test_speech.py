@@ -86,6 +86,14 @@ def test_a_call_that_was_cut_off_is_said_as_far_as_it_came() -> None:
     assert message["tool_calls"][0]["function"]["arguments"] == CALL[:50].partition('"arguments": ')[2]
 
 
+def test_a_last_token_without_text_is_no_content_beside_a_call() -> None:
+    """The token after the call, which ends the turn, is shown with nothing said."""
+    speech = Speech(turn())
+    last = (ShownToken(SampledToken(1, -1.0), 0),)
+    deltas = [*speech.deltas(Piece(CALL, (), None)), *speech.deltas(Piece("", last, FinishReason.STOP))]
+    assert message_of((delta for delta, _ in deltas), thinks=False)["content"] is None
+
+
 def test_deltas_to_the_letter() -> None:
     speech = Speech(turn())
     deltas = [delta for delta, _ in speech.deltas(Piece(THOUGHT + "a" + CALL, (), FinishReason.STOP))]

@@ -99,6 +99,11 @@ def test_the_policy_decides_the_order_also_of_those_that_wait_when_it_changes(ru
     assert [output.request_id for output in run(engine)] == ["aa", "aaa", "a"]
 
 
+def test_the_stats_say_how_many_texts_a_step_may_hold(engine: EncoderEngine) -> None:
+    engine.configure(SchedulerConfig(max_num_seqs=5, max_num_batched_tokens=64))
+    assert engine.stats().places == 5
+
+
 def test_a_policy_that_is_none_changes_nothing(engine: EncoderEngine) -> None:
     engine.add(request("a", 3))
     with pytest.raises(PagemillError, match="no scheduling policy"):

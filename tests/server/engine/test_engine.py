@@ -351,6 +351,13 @@ def test_a_change_of_settings_loses_nothing(caplog: pytest.LogCaptureFixture) ->
         assert token_ids(mine) == answer(request.prompt_token_ids, 8)
 
 
+def test_the_stats_say_how_many_can_run_at_once_also_after_a_change() -> None:
+    engine, _ = make_engine(max_num_seqs=3)
+    assert engine.stats().places == 3
+    engine.configure(SchedulerConfig(max_num_seqs=9, max_num_batched_tokens=2))
+    assert engine.stats().places == 2
+
+
 def test_a_policy_that_cannot_be_had_changes_nothing() -> None:
     engine, _ = make_engine(max_num_seqs=3)
     config, policy = engine.config, engine.scheduler.roster.policy

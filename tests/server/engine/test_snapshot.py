@@ -9,10 +9,11 @@ from dataclasses import fields, replace
 import pytest
 
 from pagemill_server.config import EngineLimits, SchedulerConfig
-from pagemill_server.engine import loop as engine_thread
+from pagemill_server.engine import front
 from pagemill_server.engine.encoder import EncoderEngine
 from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.errors import RunnerLost
+from pagemill_server.engine.loop import EngineLoop
 from pagemill_server.engine.snapshot import LISTED, Place, SequenceView, Snapshot
 from pagemill_server.engine.tier_costs import FixedCosts
 from tests.server.engine.scripted import SlotRunner, make_engine, make_request, run_to_end, token_ids
@@ -182,7 +183,7 @@ def test_an_encoder_has_texts_that_wait_and_no_blocks() -> None:
 
 @pytest.fixture
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_thread, "SNAPSHOT_LASTS", 0.0)
+    monkeypatch.setattr(front, "SNAPSHOT_LASTS", 0.0)
 
 
 @pytest.mark.usefixtures("always_new")
@@ -198,12 +199,12 @@ async def test_it_is_taken_while_the_engine_works() -> None:
 async def test_who_asks_at_once_or_soon_after_shares_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with engine_loop() as (loop, _, _):
         first = await soon(loop.snapshot())
-        monkeypatch.setattr(engine_thread, "SNAPSHOT_LASTS", 0.0)
+        monkeypatch.setattr(front, "SNAPSHOT_LASTS", 0.0)
         taken = Counter[str]()
         take = loop._engine.snapshot
         monkeypatch.setattr(loop._engine, "snapshot", lambda: taken.update(["one"]) or take())
         at_once = await soon(asyncio.gather(*[loop.snapshot() for _ in range(50)]))
-        monkeypatch.setattr(engine_thread, "SNAPSHOT_LASTS", 3600.0)
+        monkeypatch.setattr(front, "SNAPSHOT_LASTS", 3600.0)
         soon_after = await soon(loop.snapshot())
         assert len({id(snapshot) for snapshot in (*at_once, soon_after)}) == 1
         assert at_once[0] is not first
@@ -225,7 +226,7 @@ async def test_an_idle_engine_answers_and_stays_idle() -> None:
 
 @pytest.mark.usefixtures("always_new")
 async def test_in_a_long_step_the_last_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_thread, "SNAPSHOT_PATIENCE", 0.01)
+    monkeypatch.setattr(front, "SNAPSHOT_PATIENCE", 0.01)
     async with engine_loop() as (loop, _, gate):
         gate.close()
         stream = loop.submit(make_request(3, max_tokens=3))
@@ -241,7 +242,7 @@ async def test_in_a_long_step_the_last_one_is_given(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("always_new")
 async def test_an_engine_that_died_shows_what_it_left() -> None:
     engine, runner = make_engine(num_blocks=2000)
-    loop = engine_thread.EngineLoop(engine)
+    loop = EngineLoop(engine)
     stream = loop.submit(make_request(3, max_tokens=4000))
     await anext(stream)
     assert len((await soon(loop.snapshot())).running) == 1
@@ -261,7 +262,7 @@ async def test_an_engine_that_died_shows_what_it_left() -> None:
 async def test_a_look_that_waits_for_an_engine_that_ends_is_answered() -> None:
     engine, runner = make_engine(num_blocks=2000)
     gate = Gate(runner)
-    loop = engine_thread.EngineLoop(engine)
+    loop = EngineLoop(engine)
     gate.close()
     stream = loop.submit(make_request(3, max_tokens=4000))
     await until(lambda: gate.entered.acquire(blocking=False))

@@ -119,3 +119,11 @@ def test_a_dict_that_cannot_be(wrong: dict[str, float]) -> None:
         StepModel.from_dict(wrong)
     with pytest.raises(TypeError):
         StepModel.from_dict({"slope": 1.0})
+
+
+@pytest.mark.parametrize("seconds", [1e-6 * (1 + index / 37) for index in range(0, 60, 3)])
+def test_steps_of_no_time_at_all_are_fitted_too(seconds: float) -> None:
+    model = StepModel()
+    shape = StepShape(32_000, 64, 64 * attended(0, 500))
+    model.observe(shape, seconds)
+    assert 0 <= model.seconds(shape) < 2 * seconds

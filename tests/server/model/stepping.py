@@ -20,7 +20,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 
 def load(
-    path: Path, *, block_size: int = 16, memory_bytes: int = 256 << 20, dtype: str = "auto", **options: Any
+    path: Path, *, block_size: int = 16, memory_bytes: int = 256 << 20, dtype: str = "float32", **options: Any
 ) -> tuple[Runner, Stepper]:
     """A runner over the model at `path`, and what steps it."""
     runner, limits, _ = load_runner(

@@ -1,7 +1,8 @@
-"""BERT's and RoBERTa's states equal transformers' own, and a text's do not depend on what else is in the step."""
+"""BERT's and RoBERTa's states equal transformers' own, by our kernels and by torch; a text's do not depend on its step's others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,14 @@ from pagemill.embedding_config import EmbeddingConfig
 from pagemill.encoder_config import EncoderConfig
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
+from pagemill_server.config import ModelOptions
 from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
 from pagemill_server.model.bert import Bert
-from pagemill_server.model.checkpoint import Checkpoint
+from pagemill_server.model.device import place_encoder
 from pagemill_server.model.encoder import EncoderRunner
+from pagemill_server.model.load_encoder import make_encoder as load_model
+from pagemill_server.model.native_encoder import NativeBert, takes
+from tests.server.computing import computing, needs_native
 from tests.server.tiny_bert import make_encoder, write_tiny_encoder
 
 CPU = torch.device("cpu")
@@ -36,10 +41,21 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> EncoderRunner:
-    files = inspect(folder)
+@pytest.fixture(params=[pytest.param(True, marks=needs_native), False], ids=["native", "torch"], autouse=True)
+def native(request: pytest.FixtureRequest) -> Iterator[bool]:
+    with computing(native=request.param):
+        yield request.param
+
+
+def load(folder: Path, dtype: str = "float32") -> EncoderRunner:
+    files, options = inspect(folder), ModelOptions(str(folder), ("test",), dtype=dtype, device="cpu")
     assert isinstance(files.config, EncoderConfig)
-    return EncoderRunner(Bert(Checkpoint(files, dtype, CPU), files.config), EmbeddingConfig("mean"), CPU)
+    placement = place_encoder(options, files, native=takes(files.config))
+    return EncoderRunner(load_model(files, files.config, placement), EmbeddingConfig("mean"), CPU)
+
+
+def test_it_is_computed_by_what_was_asked_for(tmp_path: Path, native: bool) -> None:
+    assert isinstance(load(write_tiny_encoder(tmp_path))._model, NativeBert if native else Bert)
 
 
 def step(texts: list[list[int]]) -> SchedulerOutput:
@@ -74,7 +90,8 @@ def test_the_states_are_transformers_own(tmp_path: Path, shape: dict[str, Any]) 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_text_has_the_same_bits_alone_and_in_company(tmp_path: Path, threads: int) -> None:
-    runner = load(write_tiny_encoder(tmp_path))
+    with computing(threads=threads):
+        runner = load(write_tiny_encoder(tmp_path))
     asked = texts(1, 5, 64, 17, 33, 5)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -101,7 +118,7 @@ def test_a_text_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
 def test_half_precision(tmp_path: Path) -> None:
     (ids,) = texts(20)
     folder = write_tiny_encoder(tmp_path)
-    states = [load(folder, dtype).hidden(step([ids]))[0].float() for dtype in (torch.float32, torch.bfloat16)]
+    states = [load(folder, dtype).hidden(step([ids]))[0].float() for dtype in ("float32", "bfloat16")]
     assert states[1].isfinite().all()
     assert (states[0] - states[1]).abs().max() < 0.2
 

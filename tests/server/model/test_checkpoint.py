@@ -14,7 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
+from pagemill_kernels.native.library import processor_flags
+from pagemill_server.model import device
 from pagemill_server.model.checkpoint import Checkpoint
+from tests.server.computing import needs_native
 from tests.server.model.stepping import load
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_gguf import write_tiny_gguf
@@ -22,8 +25,15 @@ from tests.server.tiny_gguf import write_tiny_gguf
 TOKENS = list(range(3, 90))
 
 
-def logits(path: Path) -> torch.Tensor:
-    _, stepper = load(path)
+@pytest.fixture
+def no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which what is left to us is float32."""
+    flags = processor_flags()
+    monkeypatch.setattr(device, "processor_flags", lambda: flags - {"amx_tile"})
+
+
+def logits(path: Path, dtype: str = "float32") -> torch.Tensor:
+    _, stepper = load(path, dtype=dtype)
     (rows,) = stepper.logits([(0, TOKENS)])
     return rows
 
@@ -71,6 +81,32 @@ def test_a_quantised_gguf_is_the_model_of_its_dequantised_weights(tmp_path: Path
     edit_weights(tmp_path / "source", round_trip)
     assert torch.equal(logits(path), logits(tmp_path / "source"))
     assert not torch.equal(before, logits(path))
+
+
+@needs_native
+@pytest.mark.usefixtures("no_tiles")
+@pytest.mark.parametrize("quantization", ["Q8_0", "Q4_1"])
+def test_left_to_us_what_a_gguf_has_quantised_is_kept_in_16_bits(tmp_path: Path, quantization: str) -> None:
+    path = write_tiny_gguf(tmp_path, quantization=quantization)
+    kind = gguf.GGMLQuantizationType[quantization]
+
+    def round_trip(weights: dict[str, torch.Tensor]) -> None:
+        for name, tensor in weights.items():
+            if tensor.ndim == 2:
+                weights[name] = torch.from_numpy(dequantize(quantize(tensor.numpy(), kind), kind).copy()).half().float()
+
+    edit_weights(tmp_path / "source", round_trip)
+    assert torch.equal(logits(path, "auto"), logits(tmp_path / "source"))
+    assert not torch.equal(logits(path), logits(tmp_path / "source"))
+
+
+@needs_native
+@pytest.mark.usefixtures("no_tiles")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_left_to_us_16_bits_are_kept_and_change_nothing(tmp_path: Path, dtype: str, tied: bool) -> None:
+    path = write_tiny_llama(tmp_path, torch_dtype=dtype, tie_word_embeddings=tied, attention_bias=True)
+    assert torch.equal(logits(path, "auto"), logits(path))
 
 
 def test_a_ggufs_frequency_factors_stretch_the_rotation(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ def test_what_was_preempted_goes_on_where_it_was(masks: GrammarMasks) -> None:
 def test_a_step_that_does_not_sample_keeps_the_place(masks: GrammarMasks) -> None:
     of(masks, sequence(1, "a"))
     made = masks._followed[1].matcher
-    assert of(masks, replace(sequence(1, "a"), sampling=None)) == Masks()
+    assert of(masks, sequence(1, "a")._replace(sampling=None)) == Masks()
     assert masks._followed[1].matcher is made
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from pagemill_server.engine.request import SamplingParams
+from tests.server.computing import computing, needs_native
 from tests.server.model.stepping import Stepper, load, step_of
 from tests.server.model.tiny_families import NATIVE, write_model
 from tests.server.tiny import write_tiny_llama
@@ -60,8 +61,14 @@ class Case:
             self.stepper.release(index)
 
 
+@pytest.fixture(params=[pytest.param(True, marks=needs_native), False], ids=["native", "torch"], scope="module")
+def computed(request: pytest.FixtureRequest) -> bool:
+    """Whether our kernels compute."""
+    return bool(request.param)
+
+
 @pytest.fixture(params=[*LLAMAS, *FAMILIES], scope="module")
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, computed: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     folder, name = tmp_path_factory.mktemp("tiny"), request.param
     if name in LLAMAS:
         threads, block_size, shape = LLAMAS[name]
@@ -70,8 +77,8 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         threads, block_size = FAMILIES[name]
         write_model(folder, *NATIVE[name])
     before = torch.get_num_threads()
-    _, stepper = load(folder, block_size=block_size)
-    torch.set_num_threads(threads)
+    with computing(native=computed, threads=threads):
+        _, stepper = load(folder, block_size=block_size)
     yield Case(stepper)
     torch.set_num_threads(before)
 

@@ -14,6 +14,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from tests.server.model.stepping import load
 from tests.server.tiny import write_tiny_llama
 
+pytestmark = pytest.mark.usefixtures("native")
+
 # The largest difference measured over all shapes below is 2.5e-5, at logits up to 15 (float32 keeps 7 digits).
 BOUND = 1e-4
 LLAMA3 = {

@@ -26,7 +26,7 @@ def start(
     folder: Path, cache: CacheConfig | None = None, scheduler: SchedulerConfig | None = None, **options: Any
 ) -> tuple[EngineLimits, MemoryFit]:
     told: list[int] = []
-    settings = ModelOptions(model=str(folder), served_names=("tiny",), **options)
+    settings = ModelOptions(model=str(folder), served_names=("tiny",), **{"dtype": "float32", **options})
     try:
         _, limits, memory = load_runner(
             inspect(folder),

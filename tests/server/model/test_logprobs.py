@@ -37,7 +37,7 @@ def scored(runner: Runner, stepper: Stepper, chunk: int, top: int = TOP) -> list
         end = min(start + chunk, len(PROMPT))
         entry = stepper.schedule(1, PROMPT[start:end], GREEDY if end == len(PROMPT) else None)
         targets = tuple(PROMPT[start + 1 : end + 1])
-        output = runner.run(step_of([replace(entry, prompt_targets=targets, prompt_top=top)]))
+        output = runner.run(step_of([entry._replace(prompt_targets=targets, prompt_top=top)]))
         found += output.prompt_logprobs.get(1, ())
         assert (1 in output.sampled) is (end == len(PROMPT))
     stepper.release(1)
@@ -72,7 +72,7 @@ def test_they_are_the_same_bits_as_when_the_token_is_sampled(loaded: tuple[Runne
     sampled = runner.run(step_of([stepper.schedule(2, PROMPT[:40], replace(GREEDY, logprobs=TOP))])).sampled[2]
     entry = stepper.schedule(3, PROMPT[:40])
     targets = (*PROMPT[1:40], sampled.token_id)
-    known = runner.run(step_of([replace(entry, prompt_targets=targets, prompt_top=TOP)])).prompt_logprobs[3][-1]
+    known = runner.run(step_of([entry._replace(prompt_targets=targets, prompt_top=TOP)])).prompt_logprobs[3][-1]
     stepper.release(2)
     stepper.release(3)
     assert replace(known, rank=None) == sampled
@@ -106,9 +106,9 @@ def test_a_sequence_whose_prompt_runs_away_fails_alone(tmp_path: Path) -> None:
     weights["model.embed_tokens.weight"][17] = float("nan")
     save_file(weights, folder / "model.safetensors")
     runner, stepper = load(folder)
-    bad = replace(stepper.schedule(1, [5, 17, 6], GREEDY), prompt_targets=(17, 6))
-    good = replace(stepper.schedule(2, [5, 7, 6], GREEDY), prompt_targets=(7, 6))
-    chunk = replace(stepper.schedule(3, [5, 17, 6]), prompt_targets=(17, 6, 9))
+    bad = stepper.schedule(1, [5, 17, 6], GREEDY)._replace(prompt_targets=(17, 6))
+    good = stepper.schedule(2, [5, 7, 6], GREEDY)._replace(prompt_targets=(7, 6))
+    chunk = stepper.schedule(3, [5, 17, 6])._replace(prompt_targets=(17, 6, 9))
     output = runner.run(step_of([bad, good, chunk]))
     assert output.failed == {1, 3}
     assert list(output.sampled) == list(output.prompt_logprobs) == [2]

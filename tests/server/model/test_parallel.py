@@ -17,6 +17,7 @@ import torch
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
+from pagemill.tensor_info import TensorInfo
 from pagemill.tensor_parallel import divided
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig
 from pagemill_server.engine.engine import Engine
@@ -152,9 +153,9 @@ def test_a_processs_weights_are_what_is_predicted(tmp_path: Path) -> None:
     taken: list[int] = []
     made = checkpoint._made
 
-    def counted(name: str, tensor: torch.Tensor, processes: int) -> torch.Tensor:
+    def counted(name: str, info: TensorInfo, tensor: torch.Tensor, processes: int) -> torch.Tensor:
         taken.append(tensor.numel())
-        return made(name, tensor, processes)
+        return made(name, info, tensor, processes)
 
     checkpoint._made = counted  # type: ignore[method-assign]
     make_model(checkpoint, part, 256)

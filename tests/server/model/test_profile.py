@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from pagemill.model_files import ModelFiles, inspect
+from pagemill_kernels.native.matrix import Pool
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig
 from pagemill_server.memory import StartMemory
 from pagemill_server.model import load as load_module
 from pagemill_server.model import part, profile
 from pagemill_server.model.attention import TorchAttention
+from pagemill_server.model.interface import LayerAttention
+from pagemill_server.model.kv_pool import KVPool
 from pagemill_server.model.load import load_runner
+from pagemill_server.model.native_attention import NativeAttention
 from pagemill_server.model.profile import Widest, widest_step
+from tests.server.computing import needs_native
 from tests.server.real_model import real_model
 from tests.server.tiny import write_tiny_llama
 
@@ -43,9 +51,17 @@ def memory_of(files: ModelFiles, **options: object) -> StartMemory:
     return load_runner(files, settings, cache, SchedulerConfig(), lambda done, total: None)[2]
 
 
+def measured_at_a_start(files: ModelFiles, **options: object) -> StartMemory:
+    """In a process of its own, as a server starts: what earlier tests have left in this one may go while the model comes in, and
+    the model would seem to take less by that."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(memory_of, files, **options).result()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.usefixtures("native")
 def test_what_is_predicted_covers_the_tiny_models_step(tmp_path: Path, dtype: str) -> None:
-    memory = memory_of(inspect(write_tiny_llama(tmp_path)), dtype=dtype)
+    memory = measured_at_a_start(inspect(write_tiny_llama(tmp_path)), dtype=dtype)
     if memory.measured.activation is None:
         pytest.skip("this kernel does not let a process reset its peak")
     assert memory.measured.activation <= memory.predicted.activation  # type: ignore[operator]
@@ -54,8 +70,19 @@ def test_what_is_predicted_covers_the_tiny_models_step(tmp_path: Path, dtype: st
 
 @pytest.mark.model
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.usefixtures("native")
 def test_what_is_predicted_covers_the_real_models_step_and_weights(dtype: str) -> None:
-    memory = memory_of(real_model(), dtype=dtype)
+    cover(measured_at_a_start(real_model(), dtype=dtype))
+
+
+@needs_native
+@pytest.mark.model
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_so_it_does_with_smaller_weights(quantization: str) -> None:
+    cover(measured_at_a_start(real_model(), dtype="auto", quantization=quantization))
+
+
+def cover(memory: StartMemory) -> None:
     predicted, measured = memory.predicted, memory.measured
     if measured.activation is None or measured.weights is None:
         pytest.skip("this kernel does not let a process reset its peak")
@@ -82,6 +109,7 @@ def test_on_cpu_only_the_first_layers_run(tmp_path: Path, monkeypatch: pytest.Mo
     """A deep model on CPU starts as fast as a shallow one; its head is run in any case."""
     seen: list[int] = []
     attention = TorchAttention
+    monkeypatch.setenv("PAGEMILL_NATIVE", "0")
 
     class Noting(attention):  # type: ignore[valid-type,misc]
         def begin(self, metadata: object) -> object:
@@ -96,6 +124,22 @@ def test_on_cpu_only_the_first_layers_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(part, "TorchAttention", Noting)
     memory_of(inspect(write_tiny_llama(tmp_path, num_hidden_layers=5)))
     assert set(seen) == set(range(profile.CPU_LAYERS))
+
+
+@needs_native
+def test_so_do_a_native_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch: list[KVPool] = []
+
+    class Noting(NativeAttention):
+        def __init__(self, cache: KVPool, layers: Sequence[LayerAttention], threads: Pool) -> None:
+            scratch.append(cache)
+            super().__init__(cache, layers, threads)
+
+    monkeypatch.setattr(part, "NativeAttention", Noting)
+    memory_of(inspect(write_tiny_llama(tmp_path, num_hidden_layers=5)))
+    first, own = scratch
+    assert [bool(layer.any()) for layer in first.data] == [True] * profile.CPU_LAYERS + [False] * 3
+    assert not own.data.any()
 
 
 def test_a_step_that_takes_more_than_predicted_is_warned_about(

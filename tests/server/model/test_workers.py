@@ -50,7 +50,7 @@ def running(files: ModelFiles) -> Iterator[tuple[ParallelRunner, Stepper]]:
 
 
 def setup_of(files: ModelFiles) -> Setup:
-    return Setup(files, place(ModelOptions("tiny", ("tiny",))), block_size=16, max_model_len=64, size=2)
+    return Setup(files, place(ModelOptions("tiny", ("tiny",)), files), block_size=16, max_model_len=64, size=2)
 
 
 def pid_of(runner: ParallelRunner) -> int:
@@ -85,8 +85,8 @@ def test_one_that_dies_while_nothing_runs_is_noticed(running: tuple[ParallelRunn
 def test_one_that_fails_says_why(running: tuple[ParallelRunner, Stepper]) -> None:
     """A block that isn't there: the worker can't compute it, nor can the engine's process."""
     runner, stepper = running
-    broken = replace(stepper.schedule(1, [5, 6, 7], GREEDY), block_table=(10_000,))
-    with pytest.raises(RunnerLost, match="rank 1 of 2 failed: IndexError: index 10000 is out"):
+    broken = stepper.schedule(1, [5, 6, 7], GREEDY)._replace(block_table=(10_000,))
+    with pytest.raises(RunnerLost, match="rank 1 of 2 failed: IndexError: "):
         runner.run(step_of([broken]))
 
 

@@ -165,6 +165,7 @@ def _others() -> dict[str, Schema]:
         bytesLoaded=INTEGER,
         bytesTotal=INTEGER,
         capacity=maybe({"type": "object"}),
+        settings=maybe(STRING),
     )
     return {
         "Error": each(error=error),

@@ -26,6 +26,7 @@ from pagemill_server.model.load import load_runner
 from pagemill_server.model.runner import Runner
 from pagemill_server.text.grammar import GrammarCompiler
 from pagemill_server.text.tokenizer import load_tokenizer
+from tests.server.computing import computing
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, named
 
 DISPLACING = "tests.server.engine.same_answer.company:Hurried"  # a policy under which much is preempted
@@ -43,6 +44,7 @@ class Hurried(Deadline):
 class LoadedModel:
     runner: Runner
     limits: EngineLimits
+    on_threads: Callable[[int], LoadedModel]  # the same model on so many threads
 
     def engine(
         self,
@@ -68,23 +70,35 @@ def loaded(
     block_size: int = 16,
     memory_bytes: int = 12 << 20,
     offloading_bytes: int = 0,
-    threads: int = 1,
+    native: bool = True,
     **options: Any,
 ) -> Iterator[LoadedModel]:
+    """On one thread. `native`: by our kernels, where there are any; otherwise by torch."""
     files = inspect(folder)
-    runner, limits, _ = load_runner(
-        files,
-        ModelOptions(str(folder), ("test",), **({"dtype": "float32", "device": "cpu"} | options)),
-        CacheConfig(block_size=block_size, memory_bytes=memory_bytes, offloading_bytes=offloading_bytes),
-        SchedulerConfig(),
-        lambda done, total: None,
-        grammars=grammars_of(files),
-    )
+    made: dict[int, LoadedModel] = {}
+
+    def on(threads: int) -> LoadedModel:
+        if threads not in made:
+            with computing(native=native, threads=threads):
+                runner, limits, _ = load_runner(
+                    files,
+                    ModelOptions(str(folder), ("test",), **({"dtype": "float32", "device": "cpu"} | options)),
+                    CacheConfig(block_size=block_size, memory_bytes=memory_bytes, offloading_bytes=offloading_bytes),
+                    SchedulerConfig(),
+                    lambda done, total: None,
+                    grammars=grammars_of(files),
+                )
+            made[threads] = LoadedModel(runner, limits, on)
+        return made[threads]
+
     try:
-        with computing_on(threads):
-            yield LoadedModel(runner, limits)
+        model = on(1)
+        with computing_on(1):
+            yield model
     finally:
-        runner.close()
+        for each in made.values():
+            each.runner.close()
+        made.clear()  # each knows of it, and would keep the others
 
 
 def grammars_of(files: ModelFiles) -> GrammarCompiler:
@@ -142,7 +156,8 @@ class Company:
     shows: Callable[[EngineStats], bool] = lambda stats: True
 
     def check(self, model: LoadedModel, requests: Sequence[AddRequest], expected: Answers) -> None:
-        engine, chance = model.engine(**self.engine), random.Random(self.order)
+        with computing_on(self.threads):  # a model that is loaded sets torch's threads too
+            engine, chance = model.on_threads(self.threads).engine(**self.engine), random.Random(self.order)
         with computing_on(self.threads):
             for number in range(self.rounds):
                 asked = requests if self.order is None else chance.sample(requests, len(requests))

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from pagemill.embedding_config import EmbeddingConfig
+from pagemill.embedding_config import EmbeddingConfig, Pooling
 from pagemill.encoder_config import EncoderConfig
-from pagemill.model_files import inspect
+from pagemill.model_files import ModelFiles, inspect
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.engine.encoder import EncoderEngine
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.model.encoder import EncoderRunner
 from pagemill_server.model.load_encoder import load_encoder
+from tests.server.computing import computing
 from tests.server.engine.same_answer.asked import Answers, Record, check_same
 from tests.server.engine.same_answer.company import computing_on, run
 from tests.server.tiny_bert import write_tiny_encoder
 
-Loaded = tuple[EncoderRunner, EngineLimits]
+Loaded = dict[int, tuple[EncoderRunner, EngineLimits]]  # by threads
 LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 40, 47, 48, 63, 64)
 COMPANIES: dict[str, tuple[int, dict[str, Any]]] = {  # threads, and the scheduler's settings
     "all at once": (1, {"max_num_batched_tokens": 4096}),
@@ -47,20 +48,32 @@ def make_texts() -> list[AddRequest]:
 TEXTS = make_texts()
 
 
-@pytest.fixture(scope="module", params=["mean", "cls", "max"])
+def load(
+    files: ModelFiles, config: EncoderConfig, pooling: Pooling, threads: int, *, native: bool
+) -> tuple[EncoderRunner, EngineLimits]:
+    with computing(native=native, threads=threads), computing_on(threads):
+        runner, limits, _ = load_encoder(
+            files,
+            config,
+            EmbeddingConfig(pooling, normalize=pooling != "max"),
+            ModelOptions("tiny", ("tiny",), dtype="float32", device="cpu", max_model_len=64),
+            CacheConfig(),
+            SchedulerConfig(),
+            lambda done, total: None,
+        )
+    return runner, limits
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(pooling, by) for by in ("kernels", "torch") for pooling in ("mean", "cls", "max")],
+    ids=lambda param: f"{param[0]} by {param[1]}",
+)
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     files = inspect(write_tiny_encoder(tmp_path_factory.mktemp("encoder")))
     assert isinstance(files.config, EncoderConfig)
-    runner, limits, _ = load_encoder(
-        files,
-        files.config,
-        EmbeddingConfig(request.param, normalize=request.param != "max"),
-        ModelOptions("tiny", ("tiny",), dtype="float32", device="cpu", max_model_len=64),
-        CacheConfig(),
-        SchedulerConfig(),
-        lambda done, total: None,
-    )
-    return runner, limits
+    pooling, by = request.param
+    return {threads: load(files, files.config, pooling, threads, native=by != "torch") for threads in (1, 2, 3)}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +82,7 @@ def alone(encoder: Loaded) -> Iterator[Answers]:
     with computing_on(1):
         for text in TEXTS:
             record = Record()
-            run(EncoderEngine(*encoder, SchedulerConfig()), [text], record.take)
+            run(EncoderEngine(*encoder[1], SchedulerConfig()), [text], record.take)
             answers |= record.answers()
         yield answers
 
@@ -77,7 +90,7 @@ def alone(encoder: Loaded) -> Iterator[Answers]:
 @pytest.mark.parametrize("name", COMPANIES)
 def test_in_whatever_company(encoder: Loaded, alone: Answers, name: str) -> None:
     threads, settings = COMPANIES[name]
-    engine, chance = EncoderEngine(*encoder, SchedulerConfig(**settings)), random.Random(0)
+    engine, chance = EncoderEngine(*encoder[threads], SchedulerConfig(**settings)), random.Random(0)
     with computing_on(threads):
         for late in None, chance:
             record = Record()

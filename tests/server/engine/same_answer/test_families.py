@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.server.computing import needs_native
 from tests.server.engine.same_answer.asked import Answers, make_requests
 from tests.server.engine.same_answer.company import DISPLACING, Company, LoadedModel, answers_alone, loaded
 from tests.server.model.tiny_families import NATIVE, write_model
@@ -27,11 +28,23 @@ COMPANIES = {
 }  # fmt: skip
 
 
+@pytest.fixture(params=[pytest.param(True, marks=needs_native), False], ids=["native", "torch"], scope="module")
+def native(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @pytest.fixture(params=FAMILIES, scope="module")
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+def family(
+    request: pytest.FixtureRequest, native: bool, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LoadedModel]:
     folder = write_model(tmp_path_factory.mktemp("tiny"), *NATIVE[request.param])
-    sizes = {"memory_bytes": 8 << 20, "offloading_bytes": 4 << 20}
-    with loaded(folder, block_size=FAMILIES[request.param], **sizes) as model:
+    with loaded(
+        folder,
+        block_size=FAMILIES[request.param],
+        memory_bytes=8 << 20,
+        offloading_bytes=4 << 20,
+        native=native,
+    ) as model:
         yield model
 
 

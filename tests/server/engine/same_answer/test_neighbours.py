@@ -17,6 +17,7 @@ from pagemill_server.engine.engine import Engine
 from pagemill_server.engine.request import AddRequest, FinishReason, RequestOutput
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.model.batch import InputBatch
+from tests.server.computing import needs_native
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, make_requests, named
 from tests.server.engine.same_answer.company import DISPLACING, LoadedModel, answers_alone, loaded, run
 from tests.server.tiny import write_tiny_llama
@@ -34,8 +35,8 @@ ENGINES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+@pytest.fixture(params=[pytest.param(True, marks=needs_native), False], ids=["native", "torch"], scope="module")
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
     folder = write_tiny_llama(
         tmp_path_factory.mktemp("tiny"),
         max_position_embeddings=512,
@@ -44,7 +45,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
         tie_word_embeddings=False,
     )
     make_sick(folder)
-    with loaded(folder, memory_bytes=4 << 20, offloading_bytes=1 << 20) as model:
+    with loaded(folder, memory_bytes=4 << 20, offloading_bytes=1 << 20, native=request.param) as model:
         yield model
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pagemill_server import LLM
 from pagemill_server.engine.request import AddRequest, SamplingParams
+from tests.server.computing import needs_native
 from tests.server.engine.same_answer.asked import Answers, make_requests
 from tests.server.engine.same_answer.company import (
     DISPLACING,
@@ -52,11 +54,27 @@ def shortened(sampling: SamplingParams) -> SamplingParams:
     return replace(sampling, max_tokens=min(sampling.max_tokens, 5), min_tokens=min(sampling.min_tokens, 2))
 
 
-@pytest.fixture(scope="module")
-def smollm2() -> Iterator[LoadedModel]:
-    with loaded(
-        real_model().path, block_size=32, memory_bytes=160 << 20, offloading_bytes=100 << 20, max_model_len=512
-    ) as model:
+KINDS: dict[str, dict[str, Any]] = {
+    "torch": {"native": False},
+    "native": {},
+    "native, weights of 16 bits": {"dtype": "auto"},
+    "native, bfloat16": {"dtype": "bfloat16"},
+    "native, int8": {"quantization": "int8"},
+}
+
+
+@pytest.fixture(
+    params=[pytest.param(k, marks=[needs_native] if KINDS[k].get("native", True) else []) for k in KINDS],
+    scope="module",
+)
+def smollm2(request: pytest.FixtureRequest) -> Iterator[LoadedModel]:
+    sizes: dict[str, Any] = {
+        "block_size": 32,
+        "memory_bytes": 160 << 20,
+        "offloading_bytes": 100 << 20,
+        "max_model_len": 512,
+    }
+    with loaded(real_model().path, **sizes, **KINDS[request.param]) as model:
         yield model
 
 

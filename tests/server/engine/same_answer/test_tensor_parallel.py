@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.server.computing import needs_native
 from tests.server.engine.same_answer.asked import Answers, make_requests
 from tests.server.engine.same_answer.company import DISPLACING, Company, LoadedModel, answers_alone, loaded
 from tests.server.tiny import write_tiny_llama
@@ -23,8 +24,8 @@ COMPANIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+@pytest.fixture(params=[pytest.param(True, marks=needs_native), False], ids=["native", "torch"], scope="module")
+def divided(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
     """Three processes: from three on, the order in which shares are added matters."""
     folder = write_tiny_llama(
         tmp_path_factory.mktemp("tiny"),
@@ -34,7 +35,7 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
         intermediate_size=2352,
     )
     sizes = {"memory_bytes": 8 << 20, "offloading_bytes": 4 << 20}
-    with loaded(folder, tensor_parallel_size=3, **sizes) as model:
+    with loaded(folder, tensor_parallel_size=3, native=request.param, **sizes) as model:
         yield model
 
 

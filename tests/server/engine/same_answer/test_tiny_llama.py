@@ -8,10 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pagemill_server.engine.request import FinishReason
+from tests.server.computing import needs_native
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, make_requests, with_drawn_seeds
 from tests.server.engine.same_answer.company import DISPLACING, Company, LoadedModel, answers_alone, loaded, run
 from tests.server.tiny import write_tiny_llama
@@ -80,6 +82,24 @@ COMPANIES = {
 }  # fmt: skip
 
 
+# Who computes, and in what.
+KINDS: dict[str, dict[str, Any]] = {
+    "torch": {"native": False},
+    "native": {},
+    "native, weights of 16 bits": {"dtype": "auto"},
+    "native, bfloat16": {"dtype": "bfloat16"},
+    "native, int8": {"quantization": "int8"},
+}
+
+
+@pytest.fixture(
+    params=[pytest.param(k, marks=[needs_native] if KINDS[k].get("native", True) else []) for k in KINDS],
+    scope="module",
+)
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return KINDS[request.param]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In shape what was found to be delicate: an inner size at which one row alone takes another product on AVX-512 and at which
@@ -91,12 +111,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_key_value_heads=1,
         head_dim=64,
         intermediate_size=1568,
+        torch_dtype="bfloat16",
     )
 
 
 @pytest.fixture(scope="module")
-def tiny(folder: Path) -> Iterator[LoadedModel]:
-    with loaded(folder, offloading_bytes=8 << 20) as model:
+def tiny(folder: Path, kind: dict[str, Any]) -> Iterator[LoadedModel]:
+    with loaded(folder, offloading_bytes=8 << 20, **kind) as model:
         yield model
 
 
@@ -136,8 +157,8 @@ def test_seeds_that_are_drawn_follow_from_the_order_of_arrival(
 
 
 @pytest.mark.parametrize("block_size", [1, 7, 24, 32, 256])
-def test_in_blocks_of_any_size(folder: Path, alone: Answers, block_size: int) -> None:
-    with loaded(folder, block_size=block_size, offloading_bytes=8 << 20) as model:
+def test_in_blocks_of_any_size(folder: Path, kind: dict[str, Any], alone: Answers, block_size: int) -> None:
+    with loaded(folder, block_size=block_size, offloading_bytes=8 << 20, **kind) as model:
         Company({"max_num_batched_tokens": 512}).check(model, REQUESTS, alone)
         pools = {"num_blocks": -(-620 // block_size), "num_host_blocks": min(model.limits.num_host_blocks, 2000)}
         Company(
