@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import NoReturn
 
-from pagemill import __version__
+from pagemill import __version__, garbage
 from pagemill.failures import PagemillError
 
 GROUP = "pagemill.commands"
@@ -22,6 +22,8 @@ SUMMARIES = {
     "plan": "say whether an LLMDeployment fits the memory, and what would",
     "render": "print the manifests that an LLMDeployment becomes",
     "pull": "fetch a model once, resumable and checked",
+    "preflight": "look at a model before GPUs are taken for it",
+    "gateway": "run the proxy before a namespace's deployments that sleep or are spread by us",
     "operator": "run the Kubernetes operator",
 }
 
@@ -47,7 +49,8 @@ def _run(entry: EntryPoint, argv: list[str]) -> int:
     # without this, a pod that is stopped while it starts would load and serve until its grace period is over.
     signal.signal(signal.SIGTERM, _end)
     try:
-        command = entry.load()
+        with garbage.staying():
+            command = entry.load()
     except ModuleNotFoundError as error:
         part = {"pagemill_server": "[server]", "pagemill_operator": "[operator]"}.get(
             entry.module.partition(".")[0], ""

@@ -34,6 +34,7 @@ class FailureReason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     CUDA_OUT_OF_MEMORY = "CUDAOutOfMemory"
     CUDA_ERROR = "CUDAError"
+    DRIVER_TOO_OLD = "DriverTooOld"
     DISK_FULL = "DiskFull"
     HUB_UNREACHABLE = "HubUnreachable"
     LOAD_STALLED = "LoadStalled"

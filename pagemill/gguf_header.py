@@ -31,6 +31,10 @@ _MOST_ENTRIES = 1 << 22  # a count or length above this is a damaged file, not a
 _MOST_DIMS = 4  # ggml's own
 
 
+class CutHeader(PagemillError):
+    """The file ends before its header does."""
+
+
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
     """What stands before the weights."""
@@ -48,7 +52,7 @@ def read_header(path: Path) -> GGUFHeader:
             try:
                 return _Reader(data, path).header()
             except (struct.error, EOFError):
-                raise PagemillError(
+                raise CutHeader(
                     FailureReason.MODEL_TRUNCATED, f"{path} ends inside its header: fetch it again"
                 ) from None
             except (ValueError, RecursionError) as error:

@@ -20,10 +20,11 @@ from pagemill.failures import FailureReason, PagemillError
 from pagemill.hub_api import Hub, HubFile, Revision
 from pagemill.model_files import hub_folder
 from pagemill.model_ref import ModelRef
+from pagemill.sizes import format_size
 
 MANIFEST = ".pagemill.json"  # what was fetched: repository, commit, files; written last, so its presence means complete
 CHUNK = 1 << 20
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+Progress = Callable[[int, int], None]  # bytes done, bytes in all; again with the same while a checksum is made
 
 
 def pull(ref: ModelRef, progress: Progress = lambda done, total: None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -44,11 +45,26 @@ def pull(ref: ModelRef, progress: Progress = lambda done, total: None, environ: 
     return folder
 
 
+def recorded_commit(folder: Path) -> str | None:
+    """The commit that was fetched into a folder, where it still lies there whole: every file of the record, by size."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        whole = all((folder / name).stat().st_size == file["size"] for name, file in manifest["files"].items())
+        return str(manifest["commit"]) if whole else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def _fetch_all(hub: Hub, revision: Revision, folder: Path, progress: Progress) -> None:
     done, recorded = 0, _recorded(folder, revision)
+    wanting = []
+    for file in revision.files:
+        if not _complete(folder / file.name, file, recorded, lambda: progress(0, revision.size)):
+            wanting.append(file)
+    _check_room(folder, wanting)
     for file in revision.files:
         target = folder / file.name
-        if not _complete(target, file, recorded):
+        if file in wanting:
             target.parent.mkdir(parents=True, exist_ok=True)
             _fetch(hub, revision, file, target, lambda part, base=done: progress(base + part, revision.size))  # type: ignore[misc]
         done += file.size
@@ -69,11 +85,34 @@ def _recorded(folder: Path, revision: Revision) -> bool:
         return False
 
 
-def _complete(target: Path, file: HubFile, recorded: bool) -> bool:
+def _check_room(folder: Path, wanting: list[HubFile]) -> None:
+    """Said before the first byte: a disk that fills up hinders whoever else uses it."""
+    needed = sum(file.size - _size(folder / f"{file.name}.part") for file in wanting)
+    disk = os.statvfs(folder)
+    if needed > (free := disk.f_bavail * disk.f_frsize):
+        raise PagemillError(
+            FailureReason.DISK_FULL,
+            f"the disk of {folder} has {format_size(free)} free, {format_size(needed)} are still to be fetched: free "
+            f"{format_size(needed - free)}, or use a larger cache",
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def _complete(target: Path, file: HubFile, recorded: bool, moved: Callable[[], None]) -> bool:
     """Whether a file need not be fetched: by size where a whole fetch was recorded, else (it broke off later) by checksum."""
     if not target.is_file() or target.stat().st_size != file.size:
         return False
-    return recorded or checksums.matches(target, size=file.size, sha256=file.sha256, git_sha1=file.git_sha1)
+    return recorded or _matches(target, file, moved)
+
+
+def _matches(path: Path, file: HubFile, moved: Callable[[], None]) -> bool:
+    return checksums.matches(path, size=file.size, sha256=file.sha256, git_sha1=file.git_sha1, moved=moved)
 
 
 def _fetch(hub: Hub, revision: Revision, file: HubFile, target: Path, progress: Callable[[int], None]) -> None:
@@ -100,7 +139,7 @@ def _fetch(hub: Hub, revision: Revision, file: HubFile, target: Path, progress: 
             FailureReason.HUB_UNREACHABLE,
             f"the connection broke after {have} of {file.size} bytes of {file.name}: run it again, it goes on from there",
         )
-    if not checksums.matches(part, size=file.size, sha256=file.sha256, git_sha1=file.git_sha1):
+    if not _matches(part, file, lambda: progress(have)):
         part.unlink()
         raise PagemillError(
             FailureReason.CHECKSUM_MISMATCH,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -77,11 +78,12 @@ class Hub:
                 ) from None
         return Revision(ref.location, commit, _wanted(files, ref.location))
 
-    def open_file(self, revision: Revision, file: HubFile, start: int) -> HTTPResponse:
-        """A file's bytes from `start` on; a hub that knows no ranges answers 200 with the whole file."""
+    def open_file(self, revision: Revision, file: HubFile, start: int, last: int | None = None) -> HTTPResponse:
+        """A file's bytes from `start` on, up to the `last` one; a hub that knows no ranges answers 200 with the whole file."""
         commit, path = urllib.parse.quote(revision.commit, safe=""), urllib.parse.quote(file.name)
         url = f"{self.endpoint}/{revision.repo}/resolve/{commit}/{path}"
-        return self._open(url, revision.repo, {"Range": f"bytes={start}-"} if start else {})
+        wanted = f"bytes={start}-{'' if last is None else last}"
+        return self._open(url, revision.repo, {"Range": wanted} if start or last is not None else {})
 
     def _open(self, url: str, repo: str, headers: Mapping[str, str] | None = None) -> HTTPResponse:
         if not url.startswith(("http://", "https://")):
@@ -104,11 +106,13 @@ class Hub:
             ) from None
 
     def _unreachable(self, error: Exception) -> PagemillError:
-        return PagemillError(
-            FailureReason.HUB_UNREACHABLE,
-            f"{self.endpoint} can't be reached ({getattr(error, 'reason', error)}): check the network, HTTPS_PROXY "
-            f"and {HUB_ENDPOINT_ENV}",
-        )
+        reason = getattr(error, "reason", error)
+        advice = f"check the network, HTTPS_PROXY and {HUB_ENDPOINT_ENV}"
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            advice = (
+                "set SSL_CERT_FILE to its authority's certificate (in a cluster by pod.env and a volume of the pod's)"
+            )
+        return PagemillError(FailureReason.HUB_UNREACHABLE, f"{self.endpoint} can't be reached ({reason}): {advice}")
 
     def _refusal(self, code: int, repo: str) -> PagemillError:
         if code in (401, 403):

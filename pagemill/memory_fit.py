@@ -18,11 +18,13 @@ from pagemill.failures import Failure, FailureReason
 from pagemill.model_config import ModelConfig
 from pagemill.sizes import format_size
 from pagemill.tensor_parallel import divided, indivisible
+from pagemill.weight_storage import stored_bytes, unquantizable
 
 _LOGITS_BYTES = 4  # float32, whatever the model's dtype
 _ROWS_OF_LOGITS = 3  # a sampled sequence's, as it comes out of the head, in float32, and the copy that penalties change
 TOKENS_AT_ONCE = 1 << 14  # the CPU way: whose keys and values one product of attention gathers, at most
 _TILE = 256  # tokens; the CPU way: attention's result is merged from one a tile
+_HEAD_STEP, _WIDEST_HEAD = 16, 256  # elements: heads that our own attention has code for; others are torch's
 _LIBRARIES = 32 << 20  # what the libraries of a device keep for themselves
 _GIB = 1024**3
 _MOST_BYTES = 1 << 50  # a GPU of a PiB
@@ -35,7 +37,7 @@ class FitRequest:
     """What is asked for. Sizes in bytes, lengths in tokens."""
 
     config: ModelConfig
-    dtype_bytes: int  # of a weight and of a KV element, as computed with
+    dtype_bytes: int  # of a KV element, and of a weight where `weights` says no other, as computed with
     memory_bytes: int  # what the device has
     utilization: float = 0.9  # the share of it that is ours
     block_size: int = 16
@@ -44,7 +46,10 @@ class FitRequest:
     max_num_seqs: int = 256
     kv_cache_bytes: int | None = None  # given: taken as it is (the CPU way)
     measured_activation: int | None = None  # of the server's first step: goes before the estimate
-    packs_weights: bool = False  # the CPU way: a tied output head is packed for its product, a copy beside the table
+    packs_weights: bool = False  # torch on CPU: a tied output head is packed for its product, a copy beside the table
+    weights: str | None = None  # the type that matrices are kept in ("float32", …, "int8"); None: as computed
+    native: bool = False  # our own kernels compute on CPU: attention gathers nothing, and values are float32
+    table: str | None = None  # that of an embedding table which is not the output head's matrix too; None: as `weights`
     tensor_parallel_size: int = (
         1  # processes that share each layer; all sizes above and what comes out are of one of them
     )
@@ -78,7 +83,9 @@ def default_block_size(device: str) -> int:
 def fit(request: FitRequest) -> MemoryFit:
     """Divide the memory; never raises for a model that does not fit."""
     if fault := indivisible(request.config, request.tensor_parallel_size):
-        return _indivisible(fault)
+        return _refused(f"{fault}: set another tensor parallel size (gpu.count), or 1")
+    if request.weights == "int8" and (fault := unquantizable(request.config)):
+        return _refused(f"{fault}: leave --quantization (engine.quantization) out")
     config = request.part
     per_token = config.kv_bytes_per_token(request.dtype_bytes)
     if not per_token:
@@ -115,6 +122,8 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     tokens = max(request.max_num_batched_tokens, wanted)
     attention = 4 * config.num_attention_heads * config.head_dim
     widest = 3 * config.hidden_size + max(2 * config.intermediate_size, attention)
+    if request.native:  # the stream, queries, keys and values, and what they gave; of the widest only some rows at once
+        widest = 5 * config.hidden_size + config.intermediate_size
     activation = tokens * widest * max(2, request.dtype_bytes)
     failure, total = None, weights + activation
     if wanted > longest:
@@ -130,21 +139,22 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     return MemoryFit(weights, activation, 0, 0, 0, 0, wanted, longest, failure)
 
 
-def _indivisible(fault: str) -> MemoryFit:
-    why = Failure(FailureReason.INVALID_CONFIGURATION, f"{fault}: set another tensor parallel size (gpu.count), or 1")
-    return MemoryFit(0, 0, 0, 0, 0, 0, 0, 0, why)
+def _refused(why: str) -> MemoryFit:
+    return MemoryFit(0, 0, 0, 0, 0, 0, 0, 0, Failure(FailureReason.INVALID_CONFIGURATION, why))
 
 
 def weights_bytes(request: FitRequest) -> int:
     """What the weights take in memory, in bytes."""
     config = request.part
+    if request.weights is not None and config.stored_parameters is None:
+        return stored_bytes(config, request.weights, request.table or request.weights)
     copies = config.vocab_size * config.hidden_size if request.packs_weights and config.tie_word_embeddings else 0
     return (config.num_parameters() + copies) * request.dtype_bytes
 
 
 def activation_bytes(request: FitRequest) -> int:
     """The reserve beside weights and cache, in bytes: an upper estimate that the server's first step must stay below."""
-    config, size = request.part, max(2, request.dtype_bytes)
+    config, size = request.part, 4 if request.native else max(2, request.dtype_bytes)
     per_token = config.kv_bytes_per_token(request.dtype_bytes)
     nobodys = request.block_size * per_token  # the block that no sequence has
     if request.measured_activation is not None:
@@ -157,6 +167,9 @@ def activation_bytes(request: FitRequest) -> int:
     longest, gathered = request.max_model_len or config.longest_sequence, 0
     if request.kv_cache_bytes is not None:
         longest = min(longest, request.kv_cache_bytes // per_token)
+    if request.kv_cache_bytes is not None and not (
+        request.native and width % _HEAD_STEP == 0 and width <= _WIDEST_HEAD
+    ):
         tiles = max(request.max_num_seqs, _TILE) * -(-longest // _TILE)
         gathered = 2 * (max(longest, TOKENS_AT_ONCE) * kv_heads + tiles * heads) * width
     rotary = 2 * longest * width

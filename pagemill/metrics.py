@@ -39,6 +39,7 @@ MEMORY_BYTES: Final = (
     "pagemill:memory_bytes"  # by kind and source: how the start divided the memory; 0 where unmeasured
 )
 ESTIMATED_QUEUE_SECONDS: Final = "pagemill:estimated_queue_seconds"  # until a request that came now would first run
+MAX_NUM_SEQS: Final = "pagemill:max_num_seqs"  # sequences that a step may hold, so RUNNING's limit
 HOST_CACHE_USAGE: Final = "pagemill:host_cache_usage_perc"  # a fraction 0..1 of the host tier's blocks; 0 without one
 
 # Counters, as exposed
@@ -90,6 +91,7 @@ GAUGES: Final = (
     ENGINE_SLEEP_STATE,
     MEMORY_BYTES,
     ESTIMATED_QUEUE_SECONDS,
+    MAX_NUM_SEQS,
     HOST_CACHE_USAGE,
 )
 COUNTERS: Final = (

@@ -16,7 +16,7 @@ from tests.operator.golden_cases import CASES, EVERYTHING, SETTINGS
 
 # What a deployment says in engine.extraArgs, where it must.
 NO_FIELD = {
-    *("--load-format", "--stall-timeout"),
+    *("--load-format", "--stall-timeout", "--enforce-eager"),
     *("--chat-template", "--tool-call-parser", "--enable-auto-tool-choice", "--no-enable-auto-tool-choice"),
     *("--reasoning-parser", "--generation-config", "--override-generation-config"),
     *("--log-content", "--otlp-traces-endpoint"),

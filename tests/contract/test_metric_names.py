@@ -84,6 +84,7 @@ def test_the_names_that_readers_of_vllm_ask_for() -> None:
     wanted = {f"vllm:{name}" for name in f"{gauges} {histograms}".split()}
     wanted |= {f"vllm:{name}_total" for name in counters.split()}
     ours = {"pagemill:memory_bytes", "pagemill:estimated_queue_seconds", "pagemill:host_cache_usage_perc"}
+    ours |= {"pagemill:max_num_seqs"}
     ours |= {f"pagemill:{name}_total" for name in ("host_prefix_cache_hits", "offloaded_blocks", "fetched_blocks")}
     ours |= {f"pagemill:key_{name}_total" for name in ("prompt_tokens", "completion_tokens", "requests")}
     ours |= {"pagemill:rate_limited_total"}

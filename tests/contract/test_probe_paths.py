@@ -6,8 +6,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from pagemill import endpoints
+from pagemill.endpoints import OPEN_PATHS
 from pagemill_server.api.app import make_app
-from pagemill_server.api.auth import OPEN_PATHS
 from pagemill_server.api.service import Service
 from pagemill_server.lifecycle import Capacity, Lifecycle, Phase
 

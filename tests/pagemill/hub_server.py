@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import ssl
 import threading
 import urllib.parse
 from collections import Counter
@@ -34,6 +35,7 @@ class HubServer:
 
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
     commit: str = "c" * 40
+    former: tuple[str, ...] = ()  # commits that can still be asked for
     token: str | None = None  # asked for when set
     refusal: int = 401  # what a request without it gets
     breaks: dict[str, int] = field(default_factory=dict)  # file -> bytes after which the connection closes, once
@@ -45,6 +47,7 @@ class HubServer:
     answer: tuple[int, bytes] | None = None  # instead of everything
     stall: threading.Event | None = None  # a break waits for it, so that a test can end the client in mid-file
     seen: list[Seen] = field(default_factory=list)
+    sent: Counter[str] = field(default_factory=Counter)  # bytes of each file
     url: str = ""
 
     def fetched(self) -> Counter[str]:
@@ -65,14 +68,16 @@ def _sibling(name: str, data: bytes) -> dict[str, Any]:
 
 
 @contextmanager
-def serve(hub: HubServer) -> Iterator[HubServer]:
-    """Run the hub on a free port of this machine."""
+def serve(hub: HubServer, host: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Iterator[HubServer]:
+    """Run the hub on a free port of this machine, at an address of it; with a `context`, over TLS."""
 
     class Handler(_Handler):
         state = hub
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    server = ThreadingHTTPServer((host, 0), Handler)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    hub.url = f"{'http' if context is None else 'https'}://{host}:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -112,20 +117,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _list(self, path: str) -> None:
         repo, _, revision = path.removeprefix("/api/models/").partition("/revision/")
-        known = ("main?blobs=true", "v1?blobs=true", "refs/pr/1?blobs=true")
-        if repo not in self.state.repos or revision not in known:
+        known = ("main", "v1", "refs/pr/1", self.state.commit, *self.state.former)
+        if repo not in self.state.repos or revision.removesuffix("?blobs=true") not in known:
             return self._reply(404, b'{"error": "Repository not found"}')
-        return self._reply(200, json.dumps(self.state.listing(repo)).encode())
+        listing = self.state.listing(repo)
+        asked = revision.removesuffix("?blobs=true")
+        commit = asked if asked in self.state.former else self.state.commit
+        return self._reply(200, json.dumps({**listing, "sha": commit}).encode())
 
     def _file(self, name: str, data: bytes) -> None:
-        hub, start = self.state, 0
-        if (asked := self.headers.get("Range")) and hub.ranges:
-            start = int(asked.removeprefix("bytes=").removesuffix("-"))
-        if name in hub.corrupt and not start:
+        hub, start, size = self.state, 0, len(data)
+        ranged = bool(asked := self.headers.get("Range", "")) and hub.ranges
+        if name in hub.corrupt:
             data = bytes([data[0] ^ 1]) + data[1:]
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        if ranged:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, data = int(first), data[: int(last) + 1] if last else data
+        self.send_response(206 if ranged else 200)
+        if ranged:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{size}")
         if hub.chunked:
             self.send_header("Transfer-Encoding", "chunked")
         else:
@@ -133,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         stop = hub.breaks.pop(name, None)
         part = data[start:stop]
+        hub.sent[name] += len(part)
         self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part) if hub.chunked else part)
         if stop is not None:
             self.wfile.flush()
