@@ -14,9 +14,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from pagemill_operator.generated import write_or_check
 from pagemill_operator.labels import GROUP, KIND, PLURAL, VERSION
 from pagemill_operator.resource import NAME_LIMIT
 from pagemill_operator.spec import LLMDeploymentSpec
+from pagemill_operator.spec_scaling import KEDA_LOOKS_BACK
 from pagemill_operator.status_fields import Status
 
 FILE = Path(__file__).resolve().parents[2] / "crds" / f"{GROUP}_{PLURAL}.yaml"
@@ -40,7 +42,7 @@ SPEC_RULES = [
     _rule(
         "!has(self.replicas) || !has(self.autoscaling) || "
         "(has(self.autoscaling.engine) && self.autoscaling.engine != 'Operator')",
-        "replicas and autoscaling exclude each other: remove replicas, or set autoscaling.engine: External",
+        "replicas and autoscaling exclude each other: remove replicas (in a patch: null), or set autoscaling.engine: External",
         ".replicas",
     ),
     _rule(
@@ -59,7 +61,18 @@ AUTOSCALING_RULES = [
         "(has(self.minReplicas) ? self.minReplicas : 1) <= self.maxReplicas",
         "minReplicas is above maxReplicas",
         ".minReplicas",
-    )
+    ),
+    _rule(
+        "!has(self.engine) || self.engine != 'KEDA' || has(self.prometheus)",
+        "prometheus.url is needed with engine KEDA: it asks nobody else",
+        ".prometheus",
+    ),
+    _rule(
+        "!has(self.engine) || self.engine != 'KEDA' || !has(self.scaleDown) || "
+        f"!has(self.scaleDown.stabilizationSeconds) || self.scaleDown.stabilizationSeconds <= {KEDA_LOOKS_BACK}",
+        f"scaleDown.stabilizationSeconds is at most {KEDA_LOOKS_BACK} with engine KEDA",
+        ".scaleDown",
+    ),
 ]
 CACHE_RULES = [
     _rule("has(self.existingClaim) != has(self.size)", "set exactly one of existingClaim and size"),
@@ -187,17 +200,7 @@ def text() -> str:
 
 def main(argv: Sequence[str]) -> int:
     """`--write` the file, or `--check` that it is what the types say (1 when it is not)."""
-    if list(argv) == ["--write"]:
-        FILE.parent.mkdir(exist_ok=True)
-        FILE.write_text(text(), encoding="utf-8")
-        return 0
-    if list(argv) == ["--check"]:
-        if FILE.is_file() and FILE.read_text(encoding="utf-8") == text():
-            return 0
-        sys.stderr.write(f"{FILE.name} is not what the types say: run `make crds`\n")
-        return 1
-    sys.stderr.write("usage: python -m pagemill_operator.crd --write|--check\n")
-    return 2
+    return write_or_check(argv, FILE, text(), "types", "pagemill_operator.crd")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The operator's errors, all of a user's making; only the edges (commands, `reconcile`) turn them into words.
 
     OperatorError
-    └── InvalidManifest     a manifest that the types refuse: one line a problem, each with the field's path
+    ├── InvalidManifest     a manifest that the types refuse: one line a problem, each with the field's path
+    └── PrometheusError     Prometheus gave no answer to trust: one line that says what and what to set
 
 What a cluster answers is `cluster.interface.ClusterError`.
 """
@@ -19,3 +20,7 @@ class InvalidManifest(OperatorError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class PrometheusError(OperatorError):
+    """A query has no answer, or one that is not whole; a sentence's end for `Samples.doubtful`."""

@@ -7,7 +7,6 @@ hashes the fields that are tagged `restart`, so the two can't drift apart. Used 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -72,4 +71,3 @@ Passthrough = Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]
 Quantity = Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$", max_length=32)]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
-Strings = Mapping[str, str]

@@ -11,15 +11,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pagemill_operator.cluster.interface import Manifest
+from pagemill_operator.ending import PROBE_FAILED, RESTARTS
 from pagemill_operator.observe import World
-from pagemill_operator.pod_state import RESTARTS, PodState, read_pod
-from pagemill_operator.render import replicas, template_annotation
+from pagemill_operator.pod_state import PodState, read_pod
+from pagemill_operator.refused_pods import refused_trouble
+from pagemill_operator.render import replicas
+from pagemill_operator.render_kept import template_annotation
 from pagemill_operator.resource import Resource
 from pagemill_operator.template_hash import template_hash
 from pagemill_operator.waiting import Trouble, wants_room
 
 # Of several troubles the one that explains most is told: the server's own word first (it is in none of these), a loop last.
-_LAST = (RESTARTS, "CrashLoopBackOff")
+_LAST = (PROBE_FAILED, RESTARTS, "CrashLoopBackOff")
 _KILL_TAKES = timedelta(seconds=30)  # after a grace period is over
 
 
@@ -43,6 +46,7 @@ class Fleet:
     settled: bool  # the Deployment's controller has seen what we last wrote
     exists: bool  # the Deployment is there
     crowded: str | None = None  # the scheduler's words, where the newest wait for the place of those that leave
+    overdue: tuple[str, ...] = ()  # of those that leave, who should have been gone by now
 
     @property
     def ready(self) -> int:
@@ -74,7 +78,10 @@ def standing(world: World) -> Wanted:
 def survey(wanted: Wanted, world: World, now: datetime) -> Fleet:
     """Read every pod once."""
     claims = tuple(child for child in world.children if child["kind"] == "PersistentVolumeClaim")
-    pods = [read_pod(pod, world.probes.get(pod["metadata"]["name"]), world.events, claims) for pod in world.pods]
+    pods = [
+        read_pod(pod, world.probes.get(pod["metadata"]["name"]), world.events, claims, world.nodes)
+        for pod in world.pods
+    ]
     staying = [pod for pod in pods if not pod.leaving and pod.template_hash == wanted.template_hash]
     alive = [pod for pod in staying if not pod.ended]
     # One that ended for good is news only until another one is there in its place.
@@ -100,7 +107,14 @@ def survey(wanted: Wanted, world: World, now: datetime) -> Fleet:
         settled=deployment is not None and _observed(deployment),
         exists=deployment is not None,
         crowded=crowded[0].message if crowded else None,
+        overdue=tuple(
+            pod["metadata"]["name"] for pod in world.pods if _is_leaving(pod) and not _leaves_in_time(pod, now)
+        ),
     )
+
+
+def _is_leaving(pod: Manifest) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def _leaves_in_time(pod: Manifest, now: datetime) -> bool:
@@ -123,8 +137,7 @@ def _deployment_troubles(deployment: Manifest, *, missing: bool, loading: bool) 
     failure: Mapping[str, Any] = conditions.get("ReplicaFailure", {})
     progress: Mapping[str, Any] = conditions.get("Progressing", {})
     if missing and failure.get("status") == "True":
-        refusal = " ".join(str(failure.get("message", "")).split())
-        return [Trouble("ReplicaFailure", f"pods can't be made, the cluster refuses them: {refusal}")]
+        return [refused_trouble(str(failure.get("message", "")))]
     if not loading and progress.get("reason") == "ProgressDeadlineExceeded":
         return [Trouble("ProgressDeadline", "no replica has become ready within startup.timeoutSeconds: see the pods")]
     return []

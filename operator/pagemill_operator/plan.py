@@ -6,15 +6,14 @@ a manifest) or when a field that we own reads otherwise than we wrote it (a hand
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pagemill_operator.cluster.interface import Manifest, ObjectRef
-from pagemill_operator.labels import SPEC_HASH_ANNOTATION
+from pagemill_operator.labels import SECRET_ANNOTATION, SPEC_HASH_ANNOTATION
 from pagemill_operator.observe import World
+from pagemill_operator.render import stamp
 from pagemill_operator.resource import Owner
 from pagemill_operator.same import amount, reads_as_written
 
@@ -33,20 +32,67 @@ class Delete:
     ref: ObjectRef
 
 
-Action = Apply | Delete
+@dataclass(frozen=True, slots=True)
+class Manage:
+    """Ask a pod's management port for something: hot settings, a drain or its end."""
+
+    pod: Manifest
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
 
 
-def plan(owner: Owner, desired: Sequence[Manifest], world: World) -> tuple[Action, ...]:
-    """Applies in the order of `desired`, then deletions."""
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Set (or, with None, remove) annotations of a pod."""
+
+    pod: Manifest
+    annotations: Mapping[str, str | None]
+
+
+Action = Apply | Delete | Manage | Annotate
+
+
+def plan(
+    owner: Owner | None, desired: Sequence[Manifest], world: World, held: Collection[str] = ()
+) -> tuple[Action, ...]:
+    """Applies in the order of `desired`, then deletions. Kinds that are `held` are left as they are.
+
+    `owner`: whose children are deleted; None: whoever's, as their labels say that they are ours.
+    """
     live = {_identity(child): child for child in world.children}
     wanted = {_identity(found): _as_grown(_stamped(found), live.get(_identity(found))) for found in desired}
-    applies = (Apply(manifest) for who, manifest in wanted.items() if not _is_settled(manifest, live.get(who)))
-    deletes = (Delete(_ref(child)) for who, child in live.items() if who not in wanted and _is_ours(child, owner))
+    applies = (Apply(manifest) for who, manifest in wanted.items() if not _is_settled(manifest, live.get(who), world))
+    deletes = (
+        Delete(_ref(child))
+        for who, child in live.items()
+        if who not in wanted and child["kind"] not in held and _is_ours(child, owner)
+    )
     return (*applies, *deletes)
 
 
-def _is_settled(wanted: Manifest, live: Manifest | None) -> bool:
+def _is_settled(wanted: Manifest, live: Manifest | None, world: World) -> bool:
+    if wanted["kind"] == "Secret":
+        return _was_applied(wanted, world)
+    if wanted["kind"] == "Job" and live is not None:  # nothing of one can be changed: its name stands for all of it
+        return True
     return live is not None and reads_as_written(wanted, live)
+
+
+def _was_applied(secret: Manifest, world: World) -> bool:
+    """A Secret can't be read back: the Deployment says which one it was made after. A pod that finds none says so itself."""
+    deployment = world.child("Deployment")
+    annotations = {} if deployment is None else deployment["metadata"].get("annotations") or {}
+    missed = any(_waits_for(secret["metadata"]["name"], pod) for pod in world.pods)
+    return not missed and annotations.get(SECRET_ANNOTATION) == secret["metadata"]["annotations"][SPEC_HASH_ANNOTATION]
+
+
+def _waits_for(secret: str, pod: Manifest) -> bool:
+    """The kubelet names what it lacks; a Secret of the user's own is not ours to make."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    waits = [(status.get("state") or {}).get("waiting") or {} for status in statuses]
+    said = [str(one.get("message", "")) for one in waits if one.get("reason") == "CreateContainerConfigError"]
+    return any(f'"{secret}"' in words or words.endswith(f"/{secret}") for words in said)
 
 
 def _as_grown(manifest: Manifest, live: Manifest | None) -> Manifest:
@@ -66,17 +112,15 @@ def _storage(claim: Manifest) -> str | None:
 
 def _stamped(manifest: Manifest) -> Manifest:
     """With the hash of itself among its annotations."""
-    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    stamp = {SPEC_HASH_ANNOTATION: hashlib.sha256(text.encode()).hexdigest()[:16]}
-    metadata = manifest["metadata"]
-    return {**manifest, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **stamp}}}
+    metadata, stamped = manifest["metadata"], {SPEC_HASH_ANNOTATION: stamp(manifest)}
+    return {**manifest, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **stamped}}}
 
 
-def _is_ours(child: Manifest, owner: Owner) -> bool:
+def _is_ours(child: Manifest, owner: Owner | None) -> bool:
     """A claim that is to be retained has no owner and stays."""
     references: Sequence[dict[str, Any]] = child["metadata"].get("ownerReferences") or ()
     deleting = "deletionTimestamp" in child["metadata"]
-    return not deleting and any(reference["uid"] == owner.uid for reference in references)
+    return not deleting and (owner is None or any(reference["uid"] == owner.uid for reference in references))
 
 
 def _identity(manifest: Manifest) -> tuple[str, str]:

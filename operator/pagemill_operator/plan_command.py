@@ -47,7 +47,7 @@ def _table(resource: Resource, request: FitRequest, result: MemoryFit) -> Iterat
     on_gpu = request.kv_cache_bytes is None
     rows = [("GPU memory", _gpu_memory(request))] if on_gpu else []
     rows += [
-        ("weights", f"{format_size(result.weights_bytes)}, {request.dtype_bytes} bytes a parameter"),
+        ("weights", f"{format_size(result.weights_bytes)}, {_weights(request)}"),
         ("activation reserve", format_size(result.activation_bytes)),
         ("KV cache", f"{format_size(result.kv_cache_bytes)}, {format_size(result.kv_bytes_per_token)} a token"),
         ("blocks", f"{result.num_blocks} of {request.block_size} tokens"),
@@ -63,6 +63,10 @@ def _table(resource: Resource, request: FitRequest, result: MemoryFit) -> Iterat
     yield "fits"
     if on_gpu and request.utilization > WARN_UTILIZATION:
         yield f"warning: above {WARN_UTILIZATION} little is left for what else uses the GPU: expect CUDAOutOfMemory"
+
+
+def _weights(request: FitRequest) -> str:
+    return f"{request.dtype_bytes} bytes a parameter" if request.weights is None else request.weights
 
 
 def _gpu_memory(request: FitRequest) -> str:

@@ -7,17 +7,27 @@ called by `fleet`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pagemill.failures import Failure, parse_termination
+from pagemill.capacity import read_capacity
+from pagemill.failures import Failure, FailureReason, parse_termination
 from pagemill_operator.cluster.interface import Manifest, Probe
-from pagemill_operator.labels import TEMPLATE_HASH_ANNOTATION
+from pagemill_operator.ending import ended_trouble, is_loop, last_end
+from pagemill_operator.labels import DRAIN_ANNOTATION, TEMPLATE_HASH_ANNOTATION
 from pagemill_operator.render_pod import CONTAINER
-from pagemill_operator.waiting import Trouble, creating_trouble, scheduling_trouble, waiting_trouble
+from pagemill_operator.waiting import Trouble, creating_trouble, gated_trouble, scheduling_trouble, waiting_trouble
 
-RESTARTS = "ServerEnded"  # the reason for an end that is followed by a restart at once: it may have been the only one
+# What may be over after a restart. The others come back: they follow from the spec, the model or the machine.
+_PASSES = (
+    *(FailureReason.CUDA_ERROR, FailureReason.ENGINE_FAILED),
+    *(FailureReason.HUB_UNREACHABLE, FailureReason.LOAD_STALLED),
+)
+DRAINING = "Draining"  # the phase of one that finishes what it runs
+_PHASE = re.compile(r"[A-Za-z]{1,40}")
+_REASON = re.compile(r"^[A-Za-z][A-Za-z0-9]*$")  # of a condition; a kubelet's may be OutOfnvidia.com/gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +48,43 @@ class PodState:
     capacity: Mapping[str, int] | None
     restarts: int
     answered: bool  # /ready gave an answer
+    running: bool = False  # its container runs
+    started: bool = False  # and its startup probe has passed, in this life of it
+    draining: bool = False  # it says so, or was told to and says nothing
 
 
-def read_pod(pod: Manifest, probe: Probe | None, events: Iterable[Manifest], claims: Iterable[Manifest]) -> PodState:
-    """`probe` is None where the pod has no address yet."""
+def read_pod(
+    pod: Manifest,
+    probe: Probe | None,
+    events: Iterable[Manifest],
+    claims: Iterable[Manifest],
+    nodes: Iterable[Manifest] = (),
+) -> PodState:
+    """`probe` is None where the pod has no address yet; `nodes` are those that can be seen."""
     status: Mapping[str, Any] = pod.get("status") or {}
     container = _container(status)
     leaving = "deletionTimestamp" in pod["metadata"]
     ready = not leaving and _condition(status, "Ready").get("status") == "True"
-    failure = None if ready else parse_termination(_last_end(container).get("message", ""))
+    failure = None if ready else parse_termination(last_end(container).get("message", ""))
     body: Mapping[str, Any] = probe.body if probe is not None else {}
+    annotations: Mapping[str, str] = pod["metadata"].get("annotations") or {}
+    phase = _word(body.get("phase"))
     return PodState(
         name=pod["metadata"]["name"],
-        template_hash=(pod["metadata"].get("annotations") or {}).get(TEMPLATE_HASH_ANNOTATION),
+        template_hash=annotations.get(TEMPLATE_HASH_ANNOTATION),
         ready=ready,
         leaving=leaving,
         ended=has_ended(pod),
-        trouble=None if ready else _trouble(pod, status, container, failure, tuple(events), tuple(claims)),
+        trouble=None if ready else _trouble(pod, container, failure, tuple(events), tuple(claims), tuple(nodes)),
         failure=failure,
-        phase=_text(body.get("phase")),
+        phase=phase,
         percent=_percent(body.get("percent")),
         capacity=capacity_of(body.get("capacity")),
         restarts=int(container.get("restartCount", 0)),
         answered=probe is not None and probe.status != 0,
+        running="running" in (container.get("state") or {}),
+        started=container.get("started") is True,
+        draining=phase == DRAINING or (phase is None and DRAIN_ANNOTATION in annotations),
     )
 
 
@@ -69,80 +93,130 @@ def has_ended(pod: Manifest) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
+def advised(failure: Failure) -> str:
+    """The server's sentence, with those suggested values that it does not name itself."""
+    values = [f"{name}: {value}" for name, value in failure.suggestion.items() if str(value) not in failure.message]
+    return f"{failure.message}; would work: {' or '.join(values)}" if values else failure.message
+
+
 def _trouble(
     pod: Manifest,
-    status: Mapping[str, Any],
     container: Mapping[str, Any],
     failure: Failure | None,
     events: tuple[Manifest, ...],
     claims: tuple[Manifest, ...],
+    nodes: tuple[Manifest, ...],
 ) -> Trouble | None:
+    status: Mapping[str, Any] = pod.get("status") or {}
+    spec: Mapping[str, Any] = pod.get("spec") or {}
     if failure is not None:
-        return Trouble(failure.reason.value, failure.message)
+        passing = failure.reason in _PASSES and not is_loop(container)
+        return Trouble(failure.reason.value, advised(failure), passing)
+    if status.get("phase") == "Failed" and (status.get("reason") or not container):
+        return _failed(status)
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        return scheduling_trouble(scheduled.get("message", ""), claims)
+        if scheduled.get("reason") == "SchedulingGated":
+            return gated_trouble(spec.get("schedulingGates") or ())
+        return scheduling_trouble(scheduled.get("message", ""), claims, _asks(spec))
+    if lost := _lost(spec, status, container, nodes):
+        return lost
     waiting = (container.get("state") or {}).get("waiting") or {}
     name = pod["metadata"]["name"]
     mine = [event for event in events if (event.get("involvedObject") or {}).get("name") == name]
-    if trouble := waiting_trouble(waiting) or creating_trouble(waiting, mine):
-        return trouble
-    if status.get("phase") == "Failed" and not container:  # evicted, or its node refused it
-        return Trouble(status.get("reason") or "PodFailed", status.get("message") or "the pod failed")
-    return _ended(container, waiting)
-
-
-def _ended(container: Mapping[str, Any], waiting: Mapping[str, Any]) -> Trouble | None:
-    """The container ended without a line of the server's: by a kill, a crash, or because it is another program."""
-    end = _last_end(container)
-    if not end:
-        return None
-    code, restarts = end.get("exitCode"), int(container.get("restartCount", 0))
-    if end.get("reason") == "OOMKilled":
-        return Trouble(
-            "OOMKilled", "the server was killed for using more memory than resources.limits.memory: raise it"
-        )
-    cause = f"exit code {code}" if not end.get("signal") else f"signal {end['signal']}"
-    if isinstance(code, int) and code > 128:
-        cause += f", signal {code - 128}"
-    said = " ".join(str(end.get("message", "")).split())
-    message = f"the server ended by itself ({cause}), {restarts} restarts: see the pod's log" + (
-        f"; it said: {said}" if said else ""
+    return (
+        waiting_trouble(waiting)
+        or _others(status, container)
+        or creating_trouble(waiting, mine)
+        or ended_trouble(_container_spec(spec, container), container, "deletionTimestamp" in pod["metadata"], mine)
     )
-    backing_off = waiting.get("reason") == "CrashLoopBackOff" or restarts >= 2  # between two waits it is one still
-    return Trouble("CrashLoopBackOff" if backing_off else RESTARTS, message)
+
+
+def _failed(status: Mapping[str, Any]) -> Trouble:
+    """Evicted, or refused by its node: for good, and another one is made in its place."""
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    if reason == "Evicted":
+        message = (
+            f"its node evicted the replica: {message or 'it does not say why'}; resources.requests say what it needs"
+        )
+    elif not _REASON.match(reason):
+        message, reason = f"{reason}: {message}" if reason else message, "PodFailed"
+    return Trouble(reason, message or "the pod failed", passing=True)
+
+
+def _lost(
+    spec: Mapping[str, Any], status: Mapping[str, Any], container: Mapping[str, Any], nodes: tuple[Manifest, ...]
+) -> Trouble | None:
+    """Its node no longer speaks. Where nodes can't be seen: Kubernetes has made it unready, and no kubelet has."""
+    name = str(spec.get("nodeName") or "")
+    node = next((node for node in nodes if name and node["metadata"]["name"] == name), None)
+    if node is not None:
+        report = _condition(node.get("status") or {}, "Ready")
+        lost, why = report.get("status", "True") != "True", f" ({report.get('message') or report.get('reason')})"
+    else:
+        ready = _condition(status, "Ready")
+        by_kubernetes = ready.get("status") == "False" and not ready.get("reason")  # a kubelet always gives a reason
+        lost, why = by_kubernetes and container.get("ready") is True, ""
+    if not lost:
+        return None
+    message = (
+        f"node {name or 'of the replica'} does not answer{why}: Kubernetes makes another replica elsewhere after its "
+        "tolerance, five minutes unless pod.tolerations say otherwise"
+    )
+    return Trouble("NodeUnreachable", message, passing=True)
+
+
+def _others(status: Mapping[str, Any], container: Mapping[str, Any]) -> Trouble | None:
+    """A container that somebody else has put into the pod (a mesh, an injector) and that holds it up."""
+    for other in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if other.get("name") == container.get("name"):
+            continue
+        name, waiting = other.get("name"), (other.get("state") or {}).get("waiting") or {}
+        if trouble := waiting_trouble(waiting):
+            return Trouble(trouble.reason, f"container {name}, which is not ours: {trouble.message}")
+        end = last_end(other)
+        if waiting.get("reason") == "CrashLoopBackOff" or (end.get("exitCode") and not other.get("ready")):
+            said = " ".join(str(end.get("message", "")).split())
+            words = f"container {name}, which is not ours, ends with exit code {end.get('exitCode')}: see its log"
+            return Trouble("CrashLoopBackOff", words + (f"; it said: {said}" if said else ""))
+    return None
+
+
+def _asks(spec: Mapping[str, Any]) -> dict[str, str]:
+    """What the pod requests of a node, by resource; a limit alone is a request."""
+    asked: dict[str, str] = {}
+    for container in spec.get("containers") or ():
+        resources = container.get("resources") or {}
+        asked |= {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return asked
 
 
 def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    for container in status.get("containerStatuses") or ():
-        if container.get("name") == CONTAINER:
-            return dict(container)
-    return {}
+    """The server's; in the pod of a preflight the only one."""
+    found = list(status.get("containerStatuses") or ())
+    return next((dict(container) for container in found if container.get("name") == CONTAINER), dict(*found[:1]))
 
 
-def _last_end(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How the container last ended: now, or before the start that is under way."""
-    for state in (container.get("state"), container.get("lastState")):
-        if end := (state or {}).get("terminated"):
-            return dict(end)
-    return {}
+def _container_spec(spec: Mapping[str, Any], container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next((dict(one) for one in spec.get("containers") or () if one["name"] == container.get("name")), {})
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((dict(found) for found in status.get("conditions") or () if found["type"] == kind), {})
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _word(value: object) -> str | None:
+    """A phase; whoever else answers on the port may send anything, and it would go into the status."""
+    return value if isinstance(value, str) and _PHASE.fullmatch(value) else None
 
 
 def _percent(value: object) -> int:
-    return max(0, min(100, int(value))) if isinstance(value, int | float) else 0
+    return int(max(0, min(100, value))) if isinstance(value, int | float) and value == value else 0  # NaN is no number
 
 
 def capacity_of(value: object) -> Mapping[str, int] | None:
-    """The `capacity` of /ready or of a former status, if it is whole."""
-    names = ("weightsBytes", "kvCacheBytes", "kvBlocks", "maxConcurrentTokens", "maxModelLenThatFits")
-    if not isinstance(value, Mapping) or not all(isinstance(value.get(name), int) for name in names):
+    """The `capacity` of /ready or of a former status, if it is one."""
+    try:
+        return read_capacity(value)
+    except (ValueError, KeyError, TypeError):
         return None
-    return {name: value[name] for name in names}

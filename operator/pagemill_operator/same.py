@@ -10,11 +10,18 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-_QUANTITIES = ("limits", "requests", "sizeLimit")  # the fields whose values (or whose members' values) are quantities
+_QUANTITIES = (
+    "limits",
+    "requests",
+    "sizeLimit",
+    "divisor",
+)  # the fields whose values (or whose members' values) are quantities
 _KEYS = ("name", "mountPath", "uid", "key")  # by which elements of a list are told apart, as server-side apply does
 _ATOMIC = ("selector", "nodeSelector")  # maps that have one owner: what a hand added to them is a change of ours
 _SUFFIXES: dict[str, Decimal | int] = {
     "": 1,
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
     "m": Decimal("0.001"),
     "k": 10**3,
     "M": 10**6,
@@ -73,7 +80,7 @@ def _keyed_by(name: str, elements: Sequence[Any]) -> bool:
 def amount(text: Any) -> Decimal | None:
     """The number that a quantity stands for; None where it is none."""
     number = str(text)
-    digits = number.rstrip("mkMGTPEi")
+    digits = number.rstrip("".join(_SUFFIXES))
     try:
         return Decimal(digits) * _SUFFIXES[number[len(digits) :]]
     except (InvalidOperation, KeyError):

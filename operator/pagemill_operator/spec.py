@@ -12,7 +12,8 @@ from pydantic import Field, field_validator, model_validator
 
 from pagemill import model_ref
 from pagemill.failures import PagemillError
-from pagemill_operator.fields import Group, ObjectName, Quantity, Text, group, immutable, operator, restart
+from pagemill_operator.fields import Group, ObjectName, Quantity, Text, group, hot, immutable, operator, restart
+from pagemill_operator.spec_gateway import Gateway
 from pagemill_operator.spec_pod import NamedReference, Pod, Resources
 from pagemill_operator.spec_scaling import Autoscaling
 
@@ -26,7 +27,7 @@ OWNED_FLAGS = frozenset(
         *("--enable-prefix-caching", "--no-enable-prefix-caching", "--kv-offloading-size", "--tensor-parallel-size"),
         *("--api-key", "--lame-duck-seconds", "--shutdown-timeout", "--startup-timeout", "--management-port"),
         *("--management-token", "--scheduling-aging-seconds", "--scheduling-ttft-ms", "--scheduling-weights"),
-        *("--task", "--api-key-file"),
+        *("--task", "--api-key-file", "--settings-file"),
     )
 )
 # Far beyond any machine, and far below where a product with it leaves the numbers that Kubernetes or a float can hold.
@@ -47,7 +48,7 @@ class Gpu(Group):
         max_length=253,
     )
     memory_gib: float | None = operator(
-        "Memory of one GPU in GiB, for the memory check of `pagemill plan`; the server measures its own.",
+        "Memory of one GPU in GiB, for the checks before one is taken; left out: what the nodes' labels say.",
         gt=0,
         le=MOST_GIB,
         alias="memoryGiB",
@@ -73,7 +74,11 @@ class Engine(Group):
     host_cache_gib: float | None = restart(
         "Size of the cache's second tier in host memory, in GiB.", gt=0, le=MOST_GIB, alias="hostCacheGiB"
     )
-    quantization: str | None = restart("How weights are quantized at the load.", min_length=1, max_length=63)
+    quantization: str | None = restart(
+        "How weights are quantized at the load: none, or int8 with accelerator: cpu (a scale for each output).",
+        min_length=1,
+        max_length=63,
+    )
     seed: int | None = restart("Seed of requests that bring none.", ge=0, le=2**53)
     extra_args: tuple[Annotated[str, Field(max_length=1024)], ...] = restart(
         "Further flags of `pagemill serve`, appended as they are; a flag that has a field of its own is refused.",
@@ -95,16 +100,16 @@ class Engine(Group):
 class Scheduling(Group):
     """What the scheduling policy reads, and how much may wait."""
 
-    aging_seconds: float | None = restart("priority: seconds of waiting that lift a request by one level.", gt=0)
-    ttft_ms: int | None = restart(
-        "deadline: milliseconds to the first token, for requests that bring no deadline.", ge=1
-    )
-    weights: dict[str, Annotated[float, Field(gt=0)]] | None = restart(
+    aging_seconds: float | None = hot("priority: seconds of waiting that lift a request by one level.", gt=0)
+    ttft_ms: int | None = hot("deadline: milliseconds to the first token, for requests that bring no deadline.", ge=1)
+    weights: dict[str, Annotated[float, Field(gt=0)]] | None = hot(
         "fair: share of each client; 1 for whom it doesn't name.", max_length=64
     )
-    max_queued_requests: int | None = restart("Sequences that may wait; more are answered 429.", ge=1, le=MOST_TOKENS)
-    max_queued_tokens: int | None = restart("Prompt tokens that may wait; more are answered 429.", ge=1, le=MOST_TOKENS)
-    policy_config_map: ObjectName | None = restart("ConfigMap with the Python modules of a policy of your own.")
+    max_queued_requests: int | None = hot("Sequences that may wait; more are answered 429.", ge=1, le=MOST_TOKENS)
+    max_queued_tokens: int | None = hot("Prompt tokens that may wait; more are answered 429.", ge=1, le=MOST_TOKENS)
+    policy_config_map: ObjectName | None = restart(
+        "ConfigMap whose keys are the Python modules (NAME.py) of a policy of your own; they are put on the server's path."
+    )
 
     @field_validator("weights")
     @classmethod
@@ -182,24 +187,13 @@ class Service(Group):
     port: int = operator("Its port.", 8000, ge=1, le=65535)
 
 
-class ParentRef(Group):
-    """A Gateway (Gateway API)."""
-
-    name: ObjectName = operator("Name of the Gateway.", ...)
-    namespace: ObjectName | None = operator("Its namespace; left out, the LLMDeployment's.")
-    section_name: ObjectName | None = operator("One of its listeners.")
-
-
-class Gateway(Group):
-    """A route through a Gateway."""
-
-    parent_ref: ParentRef = Field(description="The Gateway that carries the route.")
-
-
 class NetworkPolicy(Group):
     """Who may reach the pods."""
 
-    enabled: bool = operator("Make a NetworkPolicy that lets only the serving port in.", False)
+    enabled: bool = operator(
+        "Make a NetworkPolicy that lets in the serving port and, from the operator's namespace, the management port.",
+        False,
+    )
 
 
 class Monitoring(Group):
@@ -224,7 +218,7 @@ class LLMDeploymentSpec(Group):
         ge=1,
         le=MOST_TOKENS,
     )
-    scheduling_policy: str = restart(
+    scheduling_policy: str = hot(
         'What orders the waiting queue: fcfs, priority, fair, deadline or "package.module:Class".',
         "fcfs",
         max_length=253,

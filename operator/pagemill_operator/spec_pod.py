@@ -63,7 +63,37 @@ VolumeMount = Annotated[dict[str, Any], _keyed("name", "mountPath"), _entry("nam
 Metadata = Annotated[dict[str, str], AfterValidator(_not_ours)]
 
 
-OWNED_VOLUMES = ("tmp", "shm", "models", "model", "api-keys")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def _readable(affinity: dict[str, Any]) -> dict[str, Any]:
+    """What of it the preflight reads, to find the nodes that a replica could go to; the rest is Kubernetes' to check."""
+    nodes = _mapping(affinity, "nodeAffinity")
+    _mappings(nodes, _PREFERRED)
+    for term in _mappings(_mapping(nodes, _REQUIRED), "nodeSelectorTerms"):
+        for rule in (*_mappings(term, "matchExpressions"), *_mappings(term, "matchFields")):
+            values = rule.get("values") or []
+            if not isinstance(values, list) or not all(isinstance(text, str) for text in (rule.get("key"), *values)):
+                raise ValueError("nodeAffinity: the key and the values of an expression must be strings")
+    return affinity
+
+
+def _mapping(found: dict[str, Any], name: str) -> dict[str, Any]:
+    inner = found.get(name)
+    if inner is not None and not isinstance(inner, dict):
+        raise ValueError(f"{name} must be a mapping")
+    return inner or {}
+
+
+def _mappings(found: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    inner = found.get(name)
+    if inner is not None and not (isinstance(inner, list) and all(isinstance(one, dict) for one in inner)):
+        raise ValueError(f"{name} must be a list of mappings")
+    return inner or []
+
+
+OWNED_VOLUMES = ("tmp", "shm", "models", "model", "api-keys", "settings", "policy")
 
 
 def _other_names(volumes: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
@@ -78,7 +108,7 @@ class Pod(Group):
 
     node_selector: dict[str, str] = restart("Labels that a node must have.", {})
     tolerations: tuple[Passthrough, ...] = restart("As in a pod.", (), max_length=64)
-    affinity: Passthrough | None = restart("As in a pod.")
+    affinity: Annotated[Passthrough, AfterValidator(_readable)] | None = restart("As in a pod.")
     topology_spread_constraints: tuple[Passthrough, ...] = restart("As in a pod.", (), max_length=16)
     env: tuple[EnvVar, ...] = restart("Further environment variables of the server.", (), max_length=128)
     env_from: tuple[Passthrough, ...] = restart("As in a container.", (), max_length=32)

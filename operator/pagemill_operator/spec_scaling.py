@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from pagemill_operator.fields import Group, ObjectName, Text, group, operator
 
+KEDA_LOOKS_BACK = 3600  # seconds: no HPA looks back further
+
 
 class TokenSecret(Group):
     """One key of a Secret in the same namespace."""
@@ -63,4 +65,12 @@ class Autoscaling(Group):
     def _bounds(self) -> Autoscaling:
         if self.min_replicas > self.max_replicas:
             raise ValueError(f"minReplicas {self.min_replicas} is above maxReplicas {self.max_replicas}")
+        return self
+
+    @model_validator(mode="after")
+    def _keda(self) -> Autoscaling:
+        if self.engine == "KEDA" and self.prometheus is None:
+            raise ValueError("prometheus.url is needed with engine KEDA: it asks nobody else")
+        if self.engine == "KEDA" and self.scale_down.stabilization_seconds > KEDA_LOOKS_BACK:
+            raise ValueError(f"scaleDown.stabilizationSeconds is at most {KEDA_LOOKS_BACK} with engine KEDA")
         return self

@@ -62,13 +62,15 @@ class Signal(StatusPart):
 class AutoscalingStatus(StatusPart):
     """The last scaling decision; written with a decision only."""
 
-    desired: int = Field(description="Replicas decided on.")
+    desired: int = Field(description="Replicas decided on; in mode Recommend, recommended.")
     decision: str = Field(description="Up, Down or Hold.")
-    reason: str = Field(description="Why.")
+    reason: str = Field(description="The rule that decided, and why.")
     signals: tuple[Signal, ...] = Field((), description="What it was decided on.")
     last_scale_time: str | None = Field(
         None, description="When replicas last changed.", json_schema_extra={"format": "date-time"}
     )
+    decider: str = Field(description="Who decides: Operator, KEDA or External.")
+    since: str = Field(description="Since when it does.", json_schema_extra={"format": "date-time"})
 
 
 class RolloutStatus(StatusPart):

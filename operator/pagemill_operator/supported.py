@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pagemill.weight_storage import QUANTIZATIONS
 from pagemill_operator.spec import LLMDeploymentSpec
+from pagemill_operator.way import needs_gateway
 
 _LATER = "is not served by this release"
 _Rule = tuple[str, Callable[[LLMDeploymentSpec], bool], str]
@@ -17,28 +19,19 @@ _Rule = tuple[str, Callable[[LLMDeploymentSpec], bool], str]
 _RULES: tuple[_Rule, ...] = (
     (
         "engine.quantization",
-        lambda s: s.engine.quantization is not None,
-        "remove it; a quantized GGUF is loaded as it is",
+        lambda s: s.engine.quantization not in (None, *QUANTIZATIONS),
+        f"set one of {', '.join(QUANTIZATIONS)}, or remove it; a quantized GGUF is loaded as it is",
     ),
     (
-        "scheduling.policyConfigMap",
-        lambda s: s.scheduling.policy_config_map is not None,
-        "remove it and put the class into the image",
+        "engine.quantization",
+        lambda s: s.engine.quantization == "int8" and s.accelerator == "gpu",
+        "remove it, or set accelerator to cpu, where int8 is; a quantized GGUF is loaded as it is",
     ),
     (
-        "autoscaling",
-        lambda s: s.autoscaling is not None,
-        "remove it and set replicas; /scale takes an HPA's or KEDA's word",
+        "gateway.endpointPicker",
+        lambda s: s.gateway is not None and s.gateway.endpoint_picker is not None and needs_gateway(s),
+        "a picker's requests pass by the namespace's gateway; remove it, or set routing to service and minReplicas to 1",
     ),
-    (
-        "rollout.maxFailures",
-        lambda s: s.rollout.max_failures is not None,
-        "remove it: a rollout stops at the first failure",
-    ),
-    ("routing", lambda s: s.routing != "service", "set it to service"),
-    ("gateway", lambda s: s.gateway is not None, "remove it and write an HTTPRoute to the Service"),
-    ("networkPolicy.enabled", lambda s: s.network_policy.enabled, "remove it and write a NetworkPolicy of your own"),
-    ("monitoring.podMonitor", lambda s: s.monitoring.pod_monitor, "remove it and write a PodMonitor of your own"),
 )
 
 

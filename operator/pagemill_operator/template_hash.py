@@ -15,10 +15,18 @@ from pagemill_operator.fields import Group, tag_of
 from pagemill_operator.spec import LLMDeploymentSpec
 
 
+def template_fields(spec: LLMDeploymentSpec) -> dict[str, str]:
+    """A hash of eight hexadecimal digits of each such field, by its path: a pod that carries it tells later what has changed."""
+    return {path: _hash(value)[:8] for path, value in sorted(_template_fields(spec, ""))}
+
+
 def template_hash(spec: LLMDeploymentSpec) -> str:
     """16 hexadecimal digits."""
-    changed = dict(_template_fields(spec, ""))
-    return hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:16]
+    return _hash(dict(_template_fields(spec, "")))[:16]
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _template_fields(part: Group, path: str) -> Iterator[tuple[str, Any]]:

@@ -14,6 +14,7 @@ import os
 import secrets
 import signal
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -30,6 +31,7 @@ from pagemill_operator.errors import InvalidManifest
 from pagemill_operator.labels import KIND
 from pagemill_operator.queue import KeyQueue
 from pagemill_operator.reconcile import reconcile
+from pagemill_operator.scaling_memory import Memories
 from pagemill_operator.settings import Settings, from_environ
 from pagemill_operator.worker import Worker
 
@@ -67,7 +69,9 @@ def run(argv: list[str]) -> int:
     wanted = up_file.load(flags.file)
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
-        asyncio.run(Up(flags.file, flags.port, from_environ(os.environ)).run(wanted))
+        # No Job here: the server that is started next looks first, in milliseconds (docs/decisions/007).
+        settings = replace(from_environ(os.environ), preflight=False)
+        asyncio.run(Up(flags.file, flags.port, settings).run(wanted))
     except PortTaken as error:
         sys.stderr.write(f"pagemill up: {error}\n")
         return 1
@@ -81,6 +85,7 @@ class Up:
         self._path = path
         self._port = port
         self._settings = settings
+        self._memories = Memories()
         self._queue = KeyQueue()
         self._token = os.environ.get(MANAGEMENT_TOKEN_ENV, "").strip() or secrets.token_urlsafe(18)
         self._pages: dict[Key, int] = {}  # the management port that was said last
@@ -120,7 +125,7 @@ class Up:
             await self._drain()
 
     async def _reconcile(self, key: Key) -> float | None:
-        return await reconcile(self._cluster, key, datetime.now(UTC), self._settings)
+        return await reconcile(self._cluster, key, datetime.now(UTC), self._settings, self._memories)
 
     async def _put(self, wanted: dict[Key, Manifest]) -> None:
         """Open what ports are wanting, then take the manifests over. Raises PortTaken before anything has changed."""

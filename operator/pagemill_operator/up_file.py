@@ -48,6 +48,15 @@ def _needs_a_cluster(path: str, manifest: Manifest) -> Iterator[str]:
         yield f"{where}.replicas: {spec.replicas} are too many for one machine: at most {MOST_REPLICAS}"
     if spec.api_keys_secret_ref is not None:
         yield f"{where}.apiKeysSecretRef: a Secret can only be mounted by a cluster: on one machine remove it"
+    if (scaling := spec.autoscaling) is not None:
+        if scaling.engine != "Operator":
+            yield f"{where}.autoscaling.engine: {scaling.engine} needs a cluster's /scale: on one machine leave it to Operator"
+        if scaling.max_replicas > MOST_REPLICAS:
+            yield f"{where}.autoscaling.maxReplicas: {scaling.max_replicas} are too many for one machine: at most {MOST_REPLICAS}"
+        if scaling.prometheus is not None and scaling.prometheus.bearer_token_secret_ref is not None:
+            yield f"{where}.autoscaling.prometheus.bearerTokenSecretRef: a Secret can only be read in a cluster: remove it"
+    if spec.scheduling.policy_config_map is not None:
+        yield f"{where}.scheduling.policyConfigMap: can only be mounted by a cluster: on one machine use PYTHONPATH"
     for field, used in (("volumes", spec.pod.volumes), ("volumeMounts", spec.pod.volume_mounts)):
         if used:
             yield f"{where}.pod.{field}: can only be mounted by a cluster: on one machine remove it"

@@ -6,9 +6,11 @@ mind.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pagemill_operator.labels import TEMPLATE_ANNOTATION
 from pagemill_operator.render import render
 from pagemill_operator.render_command import as_yaml
 from pagemill_operator.resource import read
@@ -17,7 +19,15 @@ from tests.operator.manifests import manifest, stored
 
 FOLDER = Path(__file__).parent / "golden"
 # Images of no version, so that a release does not touch the files.
-SETTINGS = Settings(cpu_image="registry.example/server:cpu", gpu_image="registry.example/server:gpu", version="test")
+SETTINGS = Settings(
+    cpu_image="registry.example/server:cpu",
+    gpu_image="registry.example/server:gpu",
+    gateway_image="registry.example/operator",
+    version="test",
+    namespace="system",
+    preflight=False,
+)
+MANAGED = replace(SETTINGS, management_key=b"a key of the operator's own, as long as one is")
 
 _AFFINITY = {
     "nodeAffinity": {
@@ -82,6 +92,11 @@ EVERYTHING: dict[str, Any] = {
         "shmSizeMiB": 2048,
     },
 }
+PICKED = {
+    "parentRef": {"name": "edge", "namespace": "infra", "sectionName": "https"},
+    "hostnames": ["chat.example.com"],
+    "endpointPicker": {"name": "picker"},
+}
 
 
 def _labelled() -> dict[str, Any]:
@@ -108,10 +123,23 @@ CASES: dict[str, dict[str, Any]] = {
     "model-file": stored("model-file", model="file:///models/llama.gguf"),
     "embeddings": stored("embeddings", model="sentence-transformers/all-MiniLM-L6-v2", task="embed"),
     "suspended": stored("suspended", suspend=True, replicas=4),
+    "routed": stored("routed", gateway={"parentRef": {"name": "edge"}}, service={"port": 80}),
+    "picked": stored("picked", replicas=2, gateway=PICKED),
+    "guarded": stored(
+        "guarded",
+        networkPolicy={"enabled": True},
+        monitoring={"podMonitor": True},
+        schedulingPolicy="ours:Shortest",
+        scheduling={"policyConfigMap": "policies"},
+        pod={"env": [{"name": "PYTHONPATH", "value": "/own"}]},
+    ),
     "from-a-file": manifest("from-a-file", namespace=None),
 }
 
 
 def rendered(name: str) -> str:
     """A case's children as YAML."""
-    return as_yaml(list(render(read(CASES[name]), SETTINGS)))
+    children: list[Any] = list(render(read(CASES[name]), MANAGED))
+    for child in children:  # the pod template once more, for the operator's own use
+        (child["metadata"].get("annotations") or {}).pop(TEMPLATE_ANNOTATION, None)
+    return as_yaml(children)

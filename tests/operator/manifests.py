@@ -83,6 +83,21 @@ REFUSED: dict[str, Mistake] = {
     "min above max": Mistake(
         {"autoscaling": {"minReplicas": 4, "maxReplicas": 3}}, "spec.autoscaling: minReplicas 4 is above maxReplicas 3"
     ),
+    "KEDA without Prometheus": Mistake(
+        {"autoscaling": {"maxReplicas": 3, "engine": "KEDA"}},
+        "spec.autoscaling: prometheus.url is needed with engine KEDA",
+    ),
+    "KEDA that looks back for a day": Mistake(
+        {
+            "autoscaling": {
+                "maxReplicas": 3,
+                "engine": "KEDA",
+                "prometheus": {"url": "http://prometheus"},
+                "scaleDown": {"stabilizationSeconds": 86400},
+            }
+        },
+        "spec.autoscaling: scaleDown.stabilizationSeconds is at most 3600 with engine KEDA",
+    ),
     "no replica at most": Mistake({"autoscaling": {"maxReplicas": 0}}, "spec.autoscaling.maxReplicas: must be greater"),
     "two claims": Mistake({"modelCache": {"existingClaim": "a", "size": "1Gi"}}, "spec.modelCache: set exactly one"),
     "no claim": Mistake({"modelCache": {}}, "spec.modelCache: set exactly one"),

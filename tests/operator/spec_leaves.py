@@ -42,8 +42,10 @@ BASES: dict[str, dict[str, Any]] = {
     "autoscaling.prometheus.bearerTokenSecretRef.key": {
         "autoscaling": {"maxReplicas": 4, "prometheus": {"url": "http://p", "bearerTokenSecretRef": {"name": "a"}}}
     },
+    "autoscaling.wakeTimeoutSeconds": {"autoscaling": {"maxReplicas": 4, "minReplicas": 0}},
     "autoscaling": {"autoscaling": {"maxReplicas": 4, "prometheus": {"url": "http://p"}}},
     "gateway": {"gateway": {"parentRef": {"name": "edge"}}},
+    "gateway.endpointPicker": {"gateway": {"parentRef": {"name": "edge"}, "endpointPicker": {"name": "epp"}}},
 }
 # A value that differs from the base's and from the default. What EVERYTHING sets is taken from there.
 VALUES: dict[str, Any] = {
@@ -85,6 +87,10 @@ VALUES: dict[str, Any] = {
     "gateway.parentRef.name": "other",
     "gateway.parentRef.namespace": "infra",
     "gateway.parentRef.sectionName": "https",
+    "gateway.hostnames": ["chat.example.com"],
+    "gateway.endpointPicker.name": "other",
+    "gateway.endpointPicker.port": 9003,
+    "gateway.endpointPicker.failureMode": "FailClose",
     "networkPolicy.enabled": True,
     "monitoring.podMonitor": True,
     "suspend": True,

@@ -62,7 +62,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
             GOOD.replace("model: ", "model: 2026-01-01 #"),
             "it.yaml: spec.model: model '2026-01-01' is not a model reference",
         ),
-        (GOOD + "  routing: prefix\n", "it.yaml: spec.routing is not served by this release"),
+        (GOOD + "  engine: {quantization: fp8}\n", "it.yaml: spec.engine.quantization is not served by this release"),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, says: str) -> None:

@@ -46,10 +46,11 @@ CACHE = {"modelCache": {"size": "1Gi"}}
     ("before", "after", "actions"),
     [
         ({}, {}, []),
-        ({}, {"replicas": 2}, ["apply Deployment"]),
+        ({}, {"replicas": 2}, ["apply PodDisruptionBudget", "apply Deployment"]),
         ({}, {"suspend": True}, ["apply Deployment"]),
         ({}, {"service": {"port": 80}}, ["apply Service"]),
         ({}, {"maxModelLen": 5}, ["apply Deployment"]),
+        ({}, {"schedulingPolicy": "fair"}, ["apply ConfigMap"]),
         ({}, CACHE, ["apply PersistentVolumeClaim", "apply Deployment"]),
         (CACHE, {}, ["apply Deployment", "delete PersistentVolumeClaim chat-models"]),
         ({"modelCache": {"size": "1Gi", "retain": True}}, {}, ["apply Deployment"]),  # it is kept
@@ -66,6 +67,7 @@ def test_the_order_of_a_first_apply() -> None:
         "apply ServiceAccount",
         "apply PersistentVolumeClaim",
         "apply Service",
+        "apply ConfigMap",
         "apply Deployment",
     ]
 
@@ -143,4 +145,4 @@ def test_another_owners_child_is_not_deleted() -> None:
 
 def test_every_child_carries_the_hash_of_what_was_applied() -> None:
     stamps = [child["metadata"]["annotations"][SPEC_HASH_ANNOTATION] for child in applied().children]
-    assert len(set(stamps)) == 3
+    assert len(set(stamps)) == 4

@@ -142,3 +142,23 @@ class TestUpgradeOfTheOperator:
             self.deployment(live, self.LATER)["spec"]["template"]["spec"]["containers"][0]["image"]
             == self.LATER.cpu_image
         )
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"accelerator": "gpu", "modelCache": {"size": "10Gi"}}, True),
+        ({"accelerator": "gpu", "modelCache": {"existingClaim": "weights"}}, True),
+        ({"accelerator": "gpu"}, False),
+        ({"accelerator": "cpu", "modelCache": {"size": "10Gi"}}, False),
+    ],
+    ids=["claim", "existing", "no-cache", "cpu"],
+)
+def test_compiled_kernels_are_kept_beside_the_models(fields: dict[str, Any], kept: bool) -> None:
+    """Where there is no such place the image's own /tmp/triton holds."""
+    made = {child["kind"]: child for child in render(read(stored("kernels", **fields)), SETTINGS)}
+    (container,) = made["Deployment"]["spec"]["template"]["spec"]["containers"]
+    named = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert named.get("TRITON_CACHE_DIR") == ("/models-cache/.triton" if kept else None)
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert not mounts["/models-cache"].get("readOnly")

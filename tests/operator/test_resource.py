@@ -72,6 +72,30 @@ def test_what_the_operator_needs_of_a_pod_is_its_own(pod: dict[str, Any], says: 
         read(manifest(pod=pod))
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "gpu",
+        {_REQUIRED: "gpu"},
+        {_REQUIRED: [{"matchExpressions": []}]},
+        {_REQUIRED: {"nodeSelectorTerms": "gpu"}},
+        {_REQUIRED: {"nodeSelectorTerms": ["gpu"]}},
+        {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": {"gpu": "a100"}}]}},
+        {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [{"key": ["gpu"], "operator": "Exists"}]}]}},
+        {_REQUIRED: {"nodeSelectorTerms": [{"matchFields": [{"key": "gpu", "operator": "In", "values": "a100"}]}]}},
+        {_REQUIRED: {"nodeSelectorTerms": [{"matchFields": [{"key": "gpu", "operator": "Gt", "values": [8]}]}]}},
+        {"preferredDuringSchedulingIgnoredDuringExecution": {"weight": 1}},
+    ],
+)
+def test_an_affinity_of_another_shape_is_told(nodes: Any) -> None:
+    """The CRD hands it through, and the preflight reads it."""
+    with pytest.raises(InvalidManifest, match=r"spec\.pod\.affinity: .*must be"):
+        read(manifest(pod={"affinity": {"nodeAffinity": nodes}}))
+
+
 def test_a_good_manifest_is_read_whole_and_frozen() -> None:
     resource = read(stored(generation=7, **EVERYTHING))
     assert resource.owner.key == Key("team", "chat")

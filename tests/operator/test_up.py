@@ -189,9 +189,9 @@ def test_a_missing_model_is_in_the_status_and_the_front_says_when_to_come_back(f
     try:
         up.until(r"llm Degraded True ModelNotFound: .*no-model")
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"http://127.0.0.1:{up.port}/v1/models", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{up.port}/version", timeout=10)
         with caught.value as answer:
-            assert (answer.code, answer.headers["Retry-After"]) == (503, "2")
+            assert (answer.code, answer.headers["Retry-After"]) == (503, "5")
         up.interrupt()
         assert up.end() == 0
     finally:
@@ -242,7 +242,7 @@ def until_it_answers(port: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/version", timeout=10)
         except urllib.error.HTTPError as answer:
             answer.close()
             return
@@ -330,6 +330,24 @@ class TestWithTheModel:
         with urllib.request.urlopen(f"http://127.0.0.1:{up.port}/v1/models", timeout=10) as response:
             assert json.load(response)["data"][0]["max_model_len"] == 256
 
+    def test_a_hot_field_is_taken_over_by_the_server_that_runs(self, running: tuple[Command, Path]) -> None:
+        up, file = running
+        before = up.servers()
+        pages = [line for line in up.lines if "first shows its engine at" in line]
+        address, _, token = page_of(pages[-1]).partition("#token=")
+        spec: dict[str, Any] = {"maxModelLen": 256, "rollout": {"strategy": "Surge"}}
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            stream = pool.submit(complete, up.port, 200)
+            wait_for_running(up.port, 1)
+            file.write_text(manifest("first", **spec, schedulingPolicy="fair", scheduling={"weights": {"a": 2}}))
+            deadline = time.monotonic() + PATIENCE
+            while config_of(address, token)["policy"] != "fair":
+                assert time.monotonic() < deadline, "the policy stays as it was"
+                time.sleep(0.05)
+            assert stream.result()
+        assert config_of(address, token)["weights"] == {"a": 2}
+        assert up.servers() == before
+
     def test_a_second_deployment_in_the_file_has_the_next_port(self, running: tuple[Command, Path]) -> None:
         up, file = running
         spec: dict[str, Any] = {"maxModelLen": 256, "rollout": {"strategy": "Surge"}}
@@ -354,6 +372,14 @@ class TestWithTheModel:
 
 def page_of(line: str) -> str:
     return line.partition(" shows its engine at ")[2]
+
+
+def config_of(address: str, token: str) -> dict[str, Any]:
+    """The settings in force on a replica."""
+    request = urllib.request.Request(f"{address}config", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        found: dict[str, Any] = json.load(response)["config"]
+    return found
 
 
 def state_of_engine(address: str, token: str) -> dict[str, Any]:

@@ -35,6 +35,10 @@ def test_several_deployments_in_the_files_order(tmp_path: Path) -> None:
         ("spec: {model: 'oci://registry/image'}", "spec.model: oci://registry/image can only be mounted by a cluster"),
         ("spec: {model: org/name, apiKeysSecretRef: {name: k}}", "spec.apiKeysSecretRef: a Secret can only be mounted"),
         ("spec: {model: org/name, pod: {volumes: [{name: v, emptyDir: {}}]}}", "spec.pod.volumes: can only be mounted"),
+        (
+            "spec: {model: org/name, scheduling: {policyConfigMap: p}}",
+            "spec.scheduling.policyConfigMap: can only be mounted by a cluster: on one machine use PYTHONPATH",
+        ),
         ("spec: {model: org/name, replicas: 65}", "spec.replicas: 65 are too many for one machine: at most 64"),
         ("spec: {model: org/name, replicas: two}", "spec.replicas: must be an integer"),
     ],

@@ -126,12 +126,51 @@ async def test_stuck_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0.01)
         assert why.startswith("a reconcile has run for")
         release.set()
-    assert worker.stuck() == "the worker does not run"
+    assert worker.stuck() is None, "a standby's worker does nothing, and is well"
 
 
-async def test_a_resync_queues_every_key_and_outlives_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "RESYNC_SECONDS", (0.0, 0.0))
-    queue, rounds = KeyQueue(), Counter[str]()
+async def test_what_was_cut_short_is_begun_again_by_whoever_works_next() -> None:
+    queue, begun = KeyQueue(), asyncio.Event()
+
+    async def hang(_: Key) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with running(queue, hang):
+        queue.add(KEYS[0])
+        await begun.wait()
+    assert queue.take_due() == KEYS[0]
+
+
+async def test_each_reconcile_is_recorded_with_its_time_and_whether_it_failed() -> None:
+    queue, recorded, both = KeyQueue(), list[tuple[float, bool]](), asyncio.Event()
+
+    async def reconcile(key: Key) -> None:
+        if key == KEYS[0]:
+            raise ClusterError("away")
+
+    def record(seconds: float, failed: bool) -> None:
+        recorded.append((seconds, failed))
+        if len(recorded) == 2:
+            both.set()
+
+    worker = Worker(queue, reconcile, concurrency=1, record=record)
+    for key in KEYS[:2]:
+        queue.add(key)
+    task = asyncio.create_task(worker.run())
+    await both.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert [failed for _, failed in recorded] == [True, False]
+    assert all(0 <= seconds < 5 for seconds, _ in recorded)
+
+
+@pytest.mark.parametrize("by", ["its time", "being wanted"])
+async def test_a_resync_queues_every_key_and_outlives_a_failure(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "RESYNC_SECONDS", (0.0, 0.0) if by == "its time" else (600.0, 600.0))
+    monkeypatch.setattr(worker_module, "RESYNC_SETTLE", 0.0)
+    monkeypatch.setattr(worker_module, "RESYNC_REST", (0.0, 0.0))
+    queue, rounds, wanted = KeyQueue(), Counter[str](), asyncio.Event()
 
     async def refresh() -> Iterable[Key]:
         rounds["all"] += 1
@@ -139,8 +178,29 @@ async def test_a_resync_queues_every_key_and_outlives_a_failure(monkeypatch: pyt
             raise ClusterError("away")
         return KEYS
 
-    task = asyncio.create_task(resync(queue, refresh))
-    taken = {await queue.take() for _ in KEYS}
+    task = asyncio.create_task(resync(queue, refresh, wanted))
+    if by == "being wanted":
+        wanted.set()
+    taken = {await asyncio.wait_for(queue.take(), 5) for _ in KEYS}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert taken == set(KEYS)
+
+
+async def test_a_resync_that_is_not_wanted_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "RESYNC_SETTLE", 0.0)
+    monkeypatch.setattr(worker_module, "RESYNC_REST", (0.0, 0.0))
+    wanted, rounds = asyncio.Event(), Counter[str]()
+
+    async def refresh() -> Iterable[Key]:
+        rounds["all"] += 1
+        return ()
+
+    task = asyncio.create_task(resync(KeyQueue(), refresh, wanted))
+    wanted.set()
+    while not rounds["all"]:  # noqa: ASYNC110 - time itself is waited for
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert rounds["all"] == 1

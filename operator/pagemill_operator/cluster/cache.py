@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pagemill_operator.cluster.interface import Key, Manifest
+from pagemill_operator.cluster.hearing import Hearing
+from pagemill_operator.cluster.interface import Key, Manifest, ObjectRef
+from pagemill_operator.cluster.kinds import FOLLOWED
 from pagemill_operator.labels import DEPLOYMENT_LABEL, KIND
 
+_TOLD = frozenset(kind.kind for kind in FOLLOWED)  # kinds of which events tell
 _Id = tuple[str, str, str]  # kind, namespace, name
 
 
@@ -21,9 +24,20 @@ class ObjectCache:
     def __init__(self) -> None:
         self._objects: dict[_Id, Manifest] = {}
         self._by_key: dict[Key, set[_Id]] = {}
+        self._resources: dict[str, dict[str, Manifest]] = {}  # LLMDeployments by namespace and name
+        self.hearing = Hearing()
 
     def resource(self, key: Key) -> Manifest | None:
         return self._objects.get((KIND, key.namespace, key.name))
+
+    def resources(self) -> Iterable[Manifest]:
+        """Every LLMDeployment."""
+        return [found for namespace in self._resources.values() for found in namespace.values()]
+
+    def resources_in(self, namespace: str) -> tuple[Manifest, ...]:
+        """Those of a namespace, in the order of their names."""
+        found = self._resources.get(namespace, {})
+        return tuple(found[name] for name in sorted(found))
 
     def children(self, key: Key, kind: str) -> tuple[Manifest, ...]:
         """In the order of their names."""
@@ -32,20 +46,25 @@ class ObjectCache:
 
     def keys(self) -> tuple[Key, ...]:
         """Every LLMDeployment, and every one of which only children are left."""
-        resources = {Key(namespace, name) for kind, namespace, name in self._objects if kind == KIND}
+        resources = {Key(namespace, name) for namespace, found in self._resources.items() for name in found}
         return tuple(sorted(resources | {key for key, found in self._by_key.items() if found}))
 
-    def put(self, found: Manifest) -> Key | None:
-        """Keep an object unless a newer version of it is here; the LLMDeployment that it concerns."""
+    def put(self, found: Manifest, *, heard: bool = False) -> Key | None:
+        """Keep an object unless a newer version of it is here; the LLMDeployment that it concerns. `heard`: from an event."""
         identity, key = _identity(found), key_of(found)
         old = self._objects.get(identity)
+        if key is not None and found["kind"] in _TOLD:
+            note = self.hearing.hear if heard else self.hearing.expect
+            note(found["kind"], found["metadata"]["uid"], _version(found))
         if old is not None and _same(old, found) and _version(old) > _version(found):
             return key
         if old is not None:
-            self._drop(identity)
+            self._drop(identity, forget=key is None or not _same(old, found))
         if key is not None:
             self._objects[identity] = _slim(found)
-            if found["kind"] != KIND:
+            if found["kind"] == KIND:
+                self._resources.setdefault(key.namespace, {})[key.name] = self._objects[identity]
+            else:
                 self._by_key.setdefault(key, set()).add(identity)
         return key
 
@@ -56,6 +75,11 @@ class ObjectCache:
         if old is not None and _same(old, found):
             self._drop(identity)
         return key_of(found)
+
+    def forget(self, ref: ObjectRef) -> None:
+        """Take out what was deleted and no event will speak of."""
+        if (identity := (ref.kind, ref.namespace, ref.name)) in self._objects:
+            self._drop(identity)
 
     def identities(self, kind: str) -> frozenset[tuple[str, str]]:
         """(uid, version) of every object of a kind: what `replace` may take out."""
@@ -71,9 +95,15 @@ class ObjectCache:
             if identity[0] == kind and _stamp(found) in before and found["metadata"]["uid"] not in present:
                 self._drop(identity)
 
-    def _drop(self, identity: _Id) -> None:
+    def _drop(self, identity: _Id, *, forget: bool = True) -> None:
         found = self._objects.pop(identity)
+        if forget:
+            self.hearing.forget(found["kind"], found["metadata"]["uid"])
         key = key_of(found)
+        if key is not None and found["kind"] == KIND:
+            self._resources[key.namespace].pop(key.name)
+            if not self._resources[key.namespace]:
+                del self._resources[key.namespace]
         if key is not None and key in self._by_key:
             self._by_key[key].discard(identity)
             if not self._by_key[key]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pagemill_operator.cluster.cache import ObjectCache
-from pagemill_operator.cluster.interface import Key
+from pagemill_operator.cluster.interface import Key, ObjectRef
 from pagemill_operator.labels import DEPLOYMENT_LABEL, KIND
 
 KEY = Key("ns", "llm")
@@ -84,3 +84,13 @@ def test_a_list_takes_out_what_was_there_before_it_and_is_not_in_it() -> None:
     cache.replace("Pod", [thing(10, name="p0", uid="0")], before)
     assert versions(cache) == ["10", "20", "21"]
     assert versions(cache, "Service") == ["1"]
+
+
+def test_what_was_deleted_without_a_word_is_forgotten() -> None:
+    """Of kinds that are only listed no event comes; what stayed here would be deleted again at each look."""
+    cache = ObjectCache()
+    cache.put(thing(1, kind="HTTPRoute", name="r"))
+    cache.put(thing(2, kind="HTTPRoute", name="s", uid="v"))
+    cache.forget(ObjectRef("gateway.networking.k8s.io/v1", "HTTPRoute", "ns", "r"))
+    cache.forget(ObjectRef("gateway.networking.k8s.io/v1", "HTTPRoute", "ns", "never there"))
+    assert versions(cache, "HTTPRoute") == ["2"]

@@ -10,14 +10,23 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import aiohttp
+
+from pagemill.endpoints import METRICS_PATH, SERVING_PORT
+from pagemill_operator.cluster.http_probe import NO_ANSWER
 from pagemill_operator.cluster.interface import Key, Manifest, ObjectRef, Probe
 from pagemill_operator.cluster.local import controllers
 from pagemill_operator.cluster.local.devices import Devices
 from pagemill_operator.cluster.local.front import Front
+from pagemill_operator.cluster.local.front_route import front_route
 from pagemill_operator.cluster.local.node import Log, Node
 from pagemill_operator.cluster.local.pod_status import LOCAL_ADDRESS, is_ready
 from pagemill_operator.cluster.local.store import Change, ObjectStore, deployment_of
+from pagemill_operator.cluster.prometheus import answers
+from pagemill_operator.gateway.route import Route
 from pagemill_operator.labels import KIND
+from pagemill_operator.samples import Answer
+from pagemill_operator.spec_scaling import Prometheus
 
 _PROBE_SECONDS = 2.0
 _PAYLOADS = ("Deployment", "ReplicaSet", "Pod")  # whose changes the controllers follow
@@ -65,8 +74,15 @@ class LocalCluster:
         return tuple(port for port in ports if port is not None)
 
     async def open_front(self, key: Key, port: int) -> None:
-        """Listen for an LLMDeployment's requests; 503 until a replica is ready. Raises OSError when the port is taken."""
-        front = Front(port, key.name, lambda: self._ready_ports(key))
+        """Listen for an LLMDeployment's requests. Raises OSError when the port is taken.
+
+        Until a replica is ready they wait, where it may sleep, or are answered with 503.
+        """
+
+        def route() -> Route:
+            return front_route(key.name, port, self.store.get(KIND, key.namespace, key.name))
+
+        front = Front(port, key.name, lambda: self._ready_ports(key), route, lambda: self._changed(key))
         await front.open()
         self._fronts[key] = front
 
@@ -101,12 +117,14 @@ class LocalCluster:
     async def resource(self, key: Key) -> Manifest | None:
         return self.store.get(KIND, key.namespace, key.name)
 
+    async def resources(self, namespace: str) -> tuple[Manifest, ...]:
+        found = (one for one in self.store.all(KIND) if one["metadata"]["namespace"] == namespace)
+        return tuple(sorted(found, key=lambda one: str(one["metadata"]["name"])))
+
     async def children(self, key: Key, kind: str) -> tuple[Manifest, ...]:
         return self.store.of_deployment(key.namespace, key.name, kind)
 
     async def apply(self, manifest: Manifest) -> None:
-        if manifest["kind"] == "Pod":  # an annotation on what the controllers made, not a manifest of its own
-            manifest = self._annotated(manifest)
         applied = self.store.apply(manifest)
         if applied["kind"] == "PersistentVolumeClaim":
             self.store.set_status(applied, {"phase": "Bound"})
@@ -124,8 +142,38 @@ class LocalCluster:
             merged = {**(found.get("status") or {}), **status}
             self.store.set_status(found, {name: value for name, value in merged.items() if value is not None})
 
-    async def probe(self, pod: Manifest, path: str) -> Probe:
-        return await self._node.ask(pod, path, _PROBE_SECONDS)
+    async def nodes(self) -> tuple[Manifest, ...]:
+        return ()
+
+    async def annotate(self, pod: Manifest, annotations: Mapping[str, str | None]) -> None:
+        metadata = pod["metadata"]
+        found = self.store.get("Pod", metadata["namespace"], metadata["name"])
+        if found is None or found["metadata"]["uid"] != metadata["uid"]:
+            return
+        merged = {**(found["metadata"].get("annotations") or {}), **annotations}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        self.store.apply({**found, "metadata": {**found["metadata"], "annotations": kept}})
+
+    async def post_event(self, event: Manifest) -> None:
+        """Nobody lists events of one machine; `up` says each change of a condition on its own."""
+
+    async def probe(self, pod: Manifest, path: str, port: int = SERVING_PORT) -> Probe:
+        """A pod has one port here, wherever it was put."""
+        return await self._node.ask(pod, path, _PROBE_SECONDS) if port == SERVING_PORT else NO_ANSWER
+
+    async def metrics(self, pod: Manifest) -> str | None:
+        return await self._node.text(pod, METRICS_PATH, _PROBE_SECONDS)
+
+    async def held(self, key: Key) -> int | None:
+        return self._fronts[key].held if key in self._fronts else None
+
+    async def query(self, namespace: str, prometheus: Prometheus, queries: Mapping[str, str]) -> Mapping[str, Answer]:
+        """Without a token: one machine has no Secrets, and `up` refuses a file that names one."""
+        async with aiohttp.ClientSession() as session:
+            return await answers(session, prometheus.url, queries)
+
+    async def manage(self, pod: Manifest, method: str, path: str, body: Mapping[str, Any] | None = None) -> Probe:
+        return await self._node.manage(pod, method, path, body, _PROBE_SECONDS)
 
     # What follows from a change
 
@@ -137,6 +185,8 @@ class LocalCluster:
         for found in (change.old, change.new):
             key = deployment_of(found) if found is not None else None
             if key is not None:
+                if (front := self._fronts.get(Key(*key))) is not None:
+                    front.refresh()
                 self._changed(Key(*key))
                 return
 
@@ -155,11 +205,3 @@ class LocalCluster:
         for pod in self.store.of_deployment(key.namespace, key.name, "Pod"):
             if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]:
                 yield pod
-
-    def _annotated(self, patch: Manifest) -> Manifest:
-        metadata = patch["metadata"]
-        pod = self.store.get("Pod", metadata["namespace"], metadata["name"])
-        if pod is None:
-            return patch
-        annotations = {**pod["metadata"]["annotations"], **(metadata.get("annotations") or {})}
-        return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}

@@ -171,10 +171,11 @@ def _new_pod(replica_set: Manifest) -> Manifest:
     }
 
 
-def _leaves_first(pod: Manifest) -> tuple[bool, int, int]:
-    """Kubernetes' order of who goes when a ReplicaSet shrinks: the unready, then the cheap, then the young."""
+def _leaves_first(pod: Manifest) -> tuple[bool, bool, int, int]:
+    """Kubernetes' order of who goes when a ReplicaSet shrinks: who waits, the unready, then the cheap, then the young."""
+    waits = (pod.get("status") or {}).get("phase", "Pending") == "Pending"
     cost = int((pod["metadata"].get("annotations") or {}).get(COST_ANNOTATION, "0"))
-    return (is_ready(pod), cost, -int(pod["metadata"]["resourceVersion"]))
+    return (not waits, is_ready(pod), cost, -int(pod["metadata"]["resourceVersion"]))
 
 
 def _owner(owner: Manifest) -> dict[str, Any]:

@@ -9,8 +9,10 @@ import asyncio
 import random
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -75,6 +77,18 @@ class Node:
         run = self._runs.get(pod["metadata"]["uid"])
         return NO_ANSWER if run is None else await run.ask(path, seconds)
 
+    async def text(self, pod: Manifest, path: str, seconds: float) -> str | None:
+        """What is not JSON."""
+        run = self._runs.get(pod["metadata"]["uid"])
+        return None if run is None else await run.text(path, seconds)
+
+    async def manage(
+        self, pod: Manifest, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> Probe:
+        """The same of its management port."""
+        run = self._runs.get(pod["metadata"]["uid"])
+        return NO_ANSWER if run is None else await run.manage(method, path, body, seconds)
+
     def port(self, pod: Manifest) -> int | None:
         """Where the pod listens on 127.0.0.1, or None when it is not placed."""
         run = self._runs.get(pod["metadata"]["uid"])
@@ -112,6 +126,7 @@ class Node:
             emit=lambda line: self._log(f"{prefix} | {line}"),
             session=self._session,
             management=management,
+            config_maps=partial(self._config_map, pod["metadata"]["namespace"]),
         )
         run = PodRun(pod, site, lambda view: self._write_status(pod, view))
         self._runs[uid] = run
@@ -144,6 +159,10 @@ class Node:
         number = next(number for number in range(len(taken) + 1) if f"{base}-{number}" not in taken)
         self._names[pod["metadata"]["uid"]] = f"{base}-{number}"
         return f"{base}-{number}"
+
+    def _config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
+        found = self._store.get("ConfigMap", namespace, name)
+        return None if found is None else found.get("data") or {}
 
     def _free_port(self, but: int | None = None) -> int:
         taken = {port for run in self._runs.values() for port in (run.port, run.management_port)} | {but}

@@ -23,6 +23,7 @@ from pagemill_operator.cluster.local.command import Management, UnknownSecret, l
 from pagemill_operator.cluster.local.pod_status import CREATING, LOCAL_ADDRESS, ContainerView
 from pagemill_operator.cluster.local.process import ContainerProcess, Emit
 from pagemill_operator.cluster.local.store import now
+from pagemill_operator.cluster.local.volumes import ConfigMaps, NoSuchConfigMap, lay_out, moved
 
 BACKOFF_START = 1.0  # seconds; Kubernetes starts at 10, for whom a restart may cost an image pull
 BACKOFF_CAP = 30.0  # seconds; Kubernetes: 300
@@ -40,6 +41,7 @@ class Site:
     emit: Emit  # takes one line of the container's output
     session: aiohttp.ClientSession
     management: Management | None = None
+    config_maps: ConfigMaps = lambda name: None
 
 
 class PodRun:
@@ -76,6 +78,16 @@ class PodRun:
     async def ask(self, path: str, seconds: float) -> Probe:
         return await http_probe.get(self._site.session, f"http://{LOCAL_ADDRESS}:{self._site.port}{path}", seconds)
 
+    async def text(self, path: str, seconds: float) -> str | None:
+        return await http_probe.text(self._site.session, f"http://{LOCAL_ADDRESS}:{self._site.port}{path}", seconds)
+
+    async def manage(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> Probe:
+        management = self._site.management
+        if management is None:
+            return http_probe.NO_ANSWER
+        url = f"http://{LOCAL_ADDRESS}:{management.port}{path}"
+        return await http_probe.ask(self._site.session, method, url, seconds, token=management.token, body=body)
+
     async def run(self) -> None:
         """The pod's whole life."""
         self._show(CREATING)
@@ -102,14 +114,16 @@ class PodRun:
                 devices=self._site.devices,
                 management=self._site.management,
             )
-        except UnknownSecret as error:
+            places = lay_out(self._spec, self._site.config_maps, self._site.folder)
+        except (UnknownSecret, NoSuchConfigMap) as error:
             waiting = {"reason": "CreateContainerConfigError", "message": str(error)}
             self._show(replace(self._view, state={"waiting": waiting}))
             await self._leaving.wait()
             return
         begun, started_at = asyncio.get_running_loop().time(), now()
         try:
-            command = local_command(self._container, self._site.port, self._site.management)
+            container = moved(self._container, places)
+            command = local_command(container, self._site.port, self._site.management)
             self._process = await ContainerProcess.start(command, environ, self._site.emit)
         except (
             OSError,

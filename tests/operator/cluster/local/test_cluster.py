@@ -11,11 +11,11 @@ import aiohttp
 import pytest
 
 from pagemill.failures import FailureReason, parse_termination
-from pagemill_operator.cluster.interface import ObjectRef
+from pagemill_operator.cluster.interface import Key, ObjectRef
 from pagemill_operator.cluster.local import pod as pod_module
 from pagemill_operator.cluster.local.pod_status import conditions_of, is_ready
 from tests.operator.cluster.local import manifests
-from tests.operator.cluster.local.conftest import KEY, Machine
+from tests.operator.cluster.local.conftest import KEY, PATIENCE, Machine
 
 FAILURE = '{"reason": "KVCacheTooSmall", "message": "needs 3 GiB", "suggestion": {"maxModelLen": 2048}}\n'
 
@@ -28,7 +28,7 @@ def quick_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_replicas_come_up_and_requests_reach_all_of_them(machine: Machine) -> None:
     async with machine.session.get(machine.url) as response:
         assert response.status == 503
-        assert response.headers["Retry-After"] == "2"
+        assert response.headers["Retry-After"] == "5"
         assert (await response.json())["error"]["type"] == "service_unavailable"
     await machine.deploy(replicas=2)
     await machine.until_rolled_out(2)
@@ -36,7 +36,7 @@ async def test_replicas_come_up_and_requests_reach_all_of_them(machine: Machine)
     responses = await asyncio.gather(*streams)
     texts = [await response.text() for response in responses]
     assert texts == ["".join(f"1:{number}\n" for number in range(20))] * 2
-    assert len({(await machine.get())["pid"] for _ in range(6)}) == 1, "with nothing running, the first one is asked"
+    assert len({(await machine.get())["pid"] for _ in range(40)}) == 2, "with nothing running, each has its turn"
     assert sorted(line for line in machine.log if "listens" in line) == [
         "tiny-0 | version 1 listens",
         "tiny-1 | version 1 listens",
@@ -67,6 +67,11 @@ async def test_the_objects_are_a_clusters(machine: Machine) -> None:
     )
     assert set(container["state"]) == {"running"}
     assert (await machine.cluster.probe(pod, "/ready")).body == {"ready": True}
+    assert (await machine.cluster.probe(pod, "/ready", 9404)).status == 0, "no pod here has a second port"
+    assert await machine.cluster.metrics(pod) is not None
+    (resource,) = await machine.cluster.resources(KEY.namespace)
+    assert resource["metadata"]["name"] == KEY.name
+    assert await machine.cluster.resources("elsewhere") == ()
     assert {found["type"]: found["status"] for found in machine.deployment()["status"]["conditions"]} == {
         "Available": "True",
         "Progressing": "True",
@@ -296,3 +301,21 @@ async def test_what_ends_the_controllers_is_not_hidden(machine: Machine) -> None
     await machine.cluster.apply(broken)
     with pytest.raises(KeyError, match="template"):
         await asyncio.wait_for(machine.cluster.failure(), 10)
+
+
+async def test_who_waits_at_a_front_is_known_and_wakes(machine: Machine) -> None:
+    sleeping = manifests.resource()
+    sleeping["spec"] = {"model": "org/name", "autoscaling": {"minReplicas": 0, "maxReplicas": 1}}
+    machine.cluster.put_resource(sleeping)
+    assert await machine.cluster.held(KEY) == 0
+    machine.stirred.clear()
+    asking = asyncio.create_task(machine.session.post(f"{machine.url}/v1/completions", data=b"{}"))
+    async with asyncio.timeout(PATIENCE):
+        while not machine.stirred:  # noqa: ASYNC110  what is stirred is a plain list
+            await asyncio.sleep(0.005)
+    assert await machine.cluster.held(KEY) == 1
+    await machine.deploy(replicas=1)
+    async with await asking as response:
+        assert (response.status, (await response.json())["path"]) == (200, "/v1/completions")
+    assert await machine.cluster.held(KEY) == 0
+    assert await machine.cluster.held(Key("default", "absent")) is None

@@ -14,6 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from pagemill_operator.cluster.local.front import Front
+from pagemill_operator.gateway.route import Route
 from tests.operator.cluster.local.conftest import free_port
 
 
@@ -68,6 +69,10 @@ class Setting:
     def __init__(self, front: Front, session: aiohttp.ClientSession, ports: list[int]) -> None:
         self.front, self.session, self.ports = front, session, ports
 
+    def ready(self, *ports: int) -> None:
+        self.ports[:] = ports
+        self.front.refresh()
+
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.front.port}{path}"
 
@@ -86,7 +91,7 @@ async def setting() -> AsyncIterator[Setting]:
 
 async def test_a_request_and_its_answer_pass_unchanged(setting: Setting) -> None:
     async with Backend().running() as backend:
-        setting.ports.append(backend.port)
+        setting.ready(backend.port)
         request = setting.session.post(
             URL(setting.url("/v1/a%20b?x=%2F&y"), encoded=True), data="body", headers={"X-Asked": "yes"}
         )
@@ -100,7 +105,7 @@ async def test_a_request_and_its_answer_pass_unchanged(setting: Setting) -> None
 async def test_a_packed_body_is_not_unpacked_on_the_way(setting: Setting) -> None:
     packed = gzip.compress(b"body")
     async with Backend().running() as backend:
-        setting.ports.append(backend.port)
+        setting.ready(backend.port)
         for encoding, body in (("gzip", packed), ("gzip", b"not packed at all")):
             asked = setting.session.post(setting.url("/raw"), data=body, headers={"Content-Encoding": encoding})
             async with asked as response:
@@ -110,7 +115,7 @@ async def test_a_packed_body_is_not_unpacked_on_the_way(setting: Setting) -> Non
 @pytest.mark.parametrize("target", ["GET http://x/health", "OPTIONS *", "CONNECT x:443"])
 async def test_what_only_a_proxy_is_asked_is_refused(setting: Setting, target: str) -> None:
     async with Backend().running() as backend:
-        setting.ports.append(backend.port)
+        setting.ready(backend.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", setting.front.port)
         writer.write(f"{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = await asyncio.wait_for(reader.read(), 10)
@@ -121,7 +126,7 @@ async def test_what_only_a_proxy_is_asked_is_refused(setting: Setting, target: s
 
 async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(setting: Setting) -> None:
     async with Backend().running() as backend:
-        setting.ports.append(backend.port)
+        setting.ready(backend.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", setting.front.port)
         writer.write(b"POST /it HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
         assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -133,7 +138,7 @@ async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(setting: Se
 
 async def test_the_replica_with_the_least_to_do_is_asked(setting: Setting) -> None:
     async with Backend().running() as one, Backend().running() as two:
-        setting.ports += [one.port, two.port]
+        setting.ready(one.port, two.port)
         held = [asyncio.create_task(setting.session.get(setting.url("/hold"))) for _ in range(4)]
         for backend in (one, one, two, two):
             await asyncio.wait_for(backend.arrived.acquire(), 10)
@@ -149,18 +154,18 @@ async def test_the_replica_with_the_least_to_do_is_asked(setting: Setting) -> No
 
 async def test_a_replica_that_cannot_be_reached_is_passed_over(setting: Setting) -> None:
     async with Backend().running() as backend:
-        setting.ports += [1, backend.port]
+        setting.ready(1, backend.port)
         async with setting.session.get(setting.url("/")) as response:
             assert response.headers["X-Backend"] == str(backend.port)
-    setting.ports[:] = [1]
+    setting.ready(1)
     async with setting.session.get(setting.url("/")) as response:
-        assert (response.status, response.headers["Retry-After"]) == (503, "2")
+        assert (response.status, response.headers["Retry-After"]) == (503, "5")
         assert (await response.json())["error"]["code"] == "no_ready_replica"
 
 
 async def test_a_client_that_hangs_up_is_passed_on(setting: Setting) -> None:
     async with Backend().running() as backend:
-        setting.ports.append(backend.port)
+        setting.ready(backend.port)
         asking = asyncio.create_task(setting.session.get(setting.url("/hold")))
         await asyncio.wait_for(backend.arrived.acquire(), 10)
         asking.cancel()
@@ -169,7 +174,7 @@ async def test_a_client_that_hangs_up_is_passed_on(setting: Setting) -> None:
 
 async def test_an_answer_that_breaks_off_breaks_off(setting: Setting) -> None:
     async with Backend().running() as backend:
-        setting.ports.append(backend.port)
+        setting.ready(backend.port)
         with pytest.raises(aiohttp.ClientError):
             async with setting.session.get(setting.url("/half")) as response:
                 await response.read()
@@ -178,3 +183,42 @@ async def test_an_answer_that_breaks_off_breaks_off(setting: Setting) -> None:
 async def test_a_taken_port_is_an_error(setting: Setting) -> None:
     with pytest.raises(OSError, match="address already in use"):
         await Front(setting.front.port, "other", list).open()
+
+
+async def test_nobody_waits_where_nothing_may_sleep(setting: Setting) -> None:
+    async with setting.session.post(setting.url("/v1/completions"), data="{}") as response:
+        assert response.status == 503
+    assert setting.front.held == 0
+
+
+async def test_where_it_may_sleep_a_request_waits_and_is_counted() -> None:
+    ports: list[int] = []
+    told: list[int] = []
+    route = Route("tiny", free_port(), wake_timeout_seconds=60)
+    front = Front(route.port, "tiny", lambda: ports, lambda: route, lambda: told.append(front.held))
+    await front.open()
+    try:
+        async with Backend().running() as backend, aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{route.port}/v1/completions"
+            asking = asyncio.create_task(session.post(url, data="{}"))
+            async with asyncio.timeout(10):
+                while not front.held:  # noqa: ASYNC110  a counter has no event
+                    await asyncio.sleep(0.002)
+            assert told == [1]
+            ports.append(backend.port)
+            front.refresh()
+            async with await asking as response:
+                assert response.status == 418
+            assert told == [1, 0]
+            ports.clear()
+            front.refresh()
+            asking = asyncio.create_task(session.post(url, data="{}"))
+            async with asyncio.timeout(10):
+                while not front.held:  # noqa: ASYNC110  a counter has no event
+                    await asyncio.sleep(0.002)
+            closing = asyncio.create_task(front.close())
+            async with await asking as response:
+                assert response.status == 503, "who waits when it closes is told so"
+            await closing
+    finally:
+        await front.close()
