@@ -1,24 +1,14 @@
-{{/* The same rights in one namespace or in all: by verb and resource, as the operator's `kinds.py` has them (a test compares). */}}
+{{/* The operator's rights in each namespace that it serves: by verb and resource, written from what its code uses. */}}
 {{- define "pagemill.rules" -}}
-- apiGroups: [pagemill.dev]
-  resources: [llmdeployments]
-  verbs: [list, watch]
-- apiGroups: [pagemill.dev]
-  resources: [llmdeployments/status]
-  verbs: [patch]
-- apiGroups: [apps]
-  resources: [deployments]
-  verbs: [list, watch, create, patch, delete]
-- apiGroups: [apps]
-  resources: [replicasets]
-  verbs: [list, watch]
+{{ (.Files.Get "files/rbac.yaml" | fromYaml).namespaced | toYaml }}
+{{- if .Values.autoscaling.prometheusTokens }}
 - apiGroups: [""]
-  resources: [services, serviceaccounts, persistentvolumeclaims]
-  verbs: [list, watch, create, patch, delete]
-- apiGroups: [""]
-  resources: [pods]
-  verbs: [list, watch]
-- apiGroups: [""]
-  resources: [events]
-  verbs: [list]
+  resources: [secrets]
+  verbs: [get]
+{{- end }}
+{{- end }}
+
+{{/* And where it serves all of them: what is in no namespace. */}}
+{{- define "pagemill.clusterRules" -}}
+{{ (.Files.Get "files/rbac.yaml" | fromYaml).cluster | toYaml }}
 {{- end }}
