@@ -3,6 +3,7 @@
 python tests/cluster/cluster.py up         start a cluster with Pagemill's images and operator, and leave it running
 python tests/cluster/cluster.py down       end every cluster that was left running
 python tests/cluster/cluster.py build      build the programs and images, start nothing
+python tests/cluster/cluster.py ahead      and what single tests want beside them: whatever a test would have to wait for
 python tests/cluster/cluster.py packages   install the system packages that are missing
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 import sys
 import time
 
+from testbed.binaries import EXTRAS
+from testbed.binaries import build as build_programs
 from testbed.cluster import prepare, up
 from testbed.errors import TestbedError
 from testbed.images import ensure_images
@@ -43,12 +46,18 @@ def build() -> None:
     print(ensure_images(prepare()))
 
 
+def ahead() -> None:
+    build()
+    for module in dict.fromkeys(program.module for program in EXTRAS):
+        build_programs(module)
+
+
 def packages() -> None:
     require_root()
     ensure_packages()
 
 
-COMMANDS = {"up": start, "down": stop, "build": build, "packages": packages}
+COMMANDS = {"up": start, "down": stop, "build": build, "ahead": ahead, "packages": packages}
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:

@@ -22,6 +22,12 @@ from testbed.images import Images, ensure_images
 from testbed.release import install
 
 _numbers = itertools.count(1)
+# Whose programs take minutes to build, the first time: beside all the others (`cluster.py ahead`), if they come last.
+LAST = ("test_argocd.py", "test_keda.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name in LAST)
 
 
 @pytest.fixture(scope="session")

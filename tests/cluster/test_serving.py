@@ -26,7 +26,7 @@ def smollm2(pagemill: Cluster) -> Deployed:
     pagemill.kubectl("create", "namespace", "serving")
     pagemill.kubectl("apply", "-n", "serving", "-f", str(EXAMPLE))
     deployed = Deployed(pagemill, "serving", "smollm2")
-    deployed.await_condition("Ready", "True", seconds=120)
+    deployed.await_condition("Ready", "True", seconds=300)
     return deployed
 
 
@@ -75,7 +75,7 @@ def test_server_pod_is_hardened_and_runs_as_no_root(smollm2: Deployed) -> None:
 
 
 def test_the_operator_writes_nothing_while_nothing_changes(smollm2: Deployed) -> None:
-    """Events that change nothing of ours make it look, twenty times; it may not write."""
+    """Events that change nothing of ours make it look, twenty times; it may not write, its Lease aside."""
     smollm2.await_condition("Ready", "True")
     eventually("capacity", lambda: smollm2.get()["status"].get("capacity"))
     marker = mark(smollm2.cluster, "before")
@@ -90,7 +90,7 @@ def test_the_operator_writes_nothing_while_nothing_changes(smollm2: Deployed) ->
             "--overwrite",
             f"tests.pagemill.dev/look={number}",
         )
-    written = since(smollm2.cluster, marker)
+    written = [entry for entry in since(smollm2.cluster, marker) if entry["objectRef"]["resource"] != "leases"]
     assert [entry for entry in written if entry["user"]["username"] == OPERATOR_ACCOUNT] == []
     assert len([entry for entry in written if entry["objectRef"]["resource"] == "pods"]) >= 20
 
@@ -99,10 +99,10 @@ def test_killed_server_is_told_in_status_and_comes_back(smollm2: Deployed) -> No
     smollm2.await_condition("Ready", "True")
     (before,) = smollm2.pods()
     smollm2.cluster.kill_container(before["status"]["containerStatuses"][0]["containerID"])
-    told = smollm2.await_condition("Ready", "False", seconds=30)
+    told = smollm2.await_condition("Ready", "False")
     assert told["reason"] in ("ServerEnded", "Starting", "Loading")
     assert "0 of 1 replicas answer" in told["message"]
-    smollm2.await_condition("Ready", "True", seconds=90)
+    smollm2.await_condition("Ready", "True")
     (after,) = smollm2.pods()
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["status"]["containerStatuses"][0]["restartCount"] == 1
@@ -114,11 +114,11 @@ def test_a_new_operator_restarts_no_model(smollm2: Deployed) -> None:
     (before,) = smollm2.pods()
     cluster = smollm2.cluster
     cluster.kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", NAMESPACE)
-    cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", NAMESPACE, "--timeout=60s")
+    cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", NAMESPACE, "--timeout=180s")
     marker = mark(cluster, "restarted")
     # It has looked once it acts on something.
     cluster.kubectl("scale", "llmd/smollm2", "-n", smollm2.namespace, "--replicas=2")
-    eventually("a second pod", lambda: len(smollm2.pods()) == 2 or None)
+    eventually("a second pod", lambda: len(smollm2.pods()) == 2 or None, seconds=120)
     assert before["metadata"]["uid"] in [pod["metadata"]["uid"] for pod in smollm2.pods()]
     assert before["status"]["containerStatuses"] == next(
         pod["status"]["containerStatuses"]
@@ -138,14 +138,14 @@ def test_whoever_scales_finds_the_replicas_and_their_pods(smollm2: Deployed) -> 
         scale: dict[str, Any] = json.loads(cluster.kubectl("get", "--raw", path))
         return scale if len(smollm2.pods()) == scale["status"]["replicas"] == scale["spec"]["replicas"] == 1 else None
 
-    scale = eventually("a scale of one", one)
+    scale = eventually("a scale of one", one, seconds=180)  # the one that goes has its lame duck's time first
     found = cluster.get("pods", "-n", namespace, "-l", scale["status"]["selector"])["items"]
     assert [pod["metadata"]["name"] for pod in found] == [pod["metadata"]["name"] for pod in smollm2.pods()]
 
 
 def test_deleting_it_leaves_nothing_behind(smollm2: Deployed) -> None:
     cluster, namespace = smollm2.cluster, smollm2.namespace
-    cluster.kubectl("delete", "llmd", "smollm2", "-n", namespace, "--timeout=30s")
+    cluster.kubectl("delete", "llmd", "smollm2", "-n", namespace, "--timeout=90s")
 
     def look() -> bool:
         left = cluster.kubectl("get", MADE, "-n", namespace, "-l", f"{LABEL}=smollm2", "-o", "name").split()
@@ -154,7 +154,7 @@ def test_deleting_it_leaves_nothing_behind(smollm2: Deployed) -> None:
             raise LookupError(" ".join(left))
         return True
 
-    assert eventually("an empty namespace", look, seconds=120)
+    assert eventually("an empty namespace", look, seconds=240)
     left = cluster.kubectl("get", MADE, "-n", namespace, "-o", "name").split()
     assert set(left) == {"serviceaccount/default", "configmap/kube-root-ca.crt"}
 

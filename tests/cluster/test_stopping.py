@@ -19,7 +19,7 @@ def test_a_server_stopped_while_it_starts_ends_at_once(pagemill: Cluster, namesp
     pagemill.kubectl("delete", "pod", pod["metadata"]["name"], "-n", namespace, "--wait=false")
     uid = pod["metadata"]["uid"]
     # Its grace period is 325 s.
-    eventually("the pod's end", lambda: uid not in [pod["metadata"]["uid"] for pod in deployed.pods()] or None, 30)
+    eventually("the pod's end", lambda: uid not in [pod["metadata"]["uid"] for pod in deployed.pods()] or None, 120)
 
 
 def runs(pod: dict[str, Any]) -> bool:

@@ -27,6 +27,7 @@ from testbed.node import PAUSE_IMAGE
 cluster = up([PAUSE_IMAGE], kept=False)
 cluster.kubectl("create", "deployment", "left", "--image", PAUSE_IMAGE)
 cluster.kubectl("rollout", "status", "deployment/left", "--timeout=60s")
+cluster.node.control_plane.freeze("kube-scheduler")  # what stands still must go as well
 print("RUN", cluster.run.number, flush=True)
 sys.stdin.read()
 """
@@ -49,7 +50,7 @@ def test_a_killed_run_takes_everything_along(cluster: Cluster) -> None:
         containers = list(run.containers.glob("*"))
         assert len(containers) == 2  # the pod's sandbox and its container
         maker.send_signal(signal.SIGKILL)
-    eventually("the end of its network", lambda: not interface(run.link) or None, seconds=20)
+    eventually("the end of its network", lambda: not interface(run.link) or None, seconds=60)
     assert not processes_naming(str(run.folder))
     assert not mounts_naming(str(run.folder))
     sweep()
@@ -108,7 +109,7 @@ def test_pods_are_seen_from_here_and_can_reach_the_api(pagemill: Cluster) -> Non
     )
     assert '"gitVersion": "v1.36' in said
     log = ("logs", "-n", "pagemill-system", "deploy/pagemill-operator")
-    eventually("its log", lambda: "serves all namespaces" in pagemill.kubectl(*log) or None, seconds=30)
+    eventually("its log", lambda: "serves all namespaces" in pagemill.kubectl(*log) or None, seconds=60)
 
 
 def test_a_process_is_not_taken_for_a_later_one_with_its_pid() -> None:
@@ -125,7 +126,7 @@ def test_an_ended_child_that_nobody_asked_after_is_not_alive() -> None:
         assert is_alive(identity)
         assert child.stdin is not None
         child.stdin.close()
-        eventually("its end", lambda: not is_alive(identity) or None, seconds=10)
+        eventually("its end", lambda: not is_alive(identity) or None, seconds=60)
 
 
 def test_the_cache_folder_follows_the_pins(tmp_path: Path) -> None:
@@ -134,7 +135,18 @@ def test_the_cache_folder_follows_the_pins(tmp_path: Path) -> None:
     before = hash_files([pins])
     pins.write_text("two")
     assert hash_files([pins]) != before
-    assert locate().folder.name == hash_files(sorted(MODULES.glob("*/go.*")))
+    assert locate().folder.name == hash_files(
+        [*sorted((MODULES / "containerd").glob("go.*")), *sorted((MODULES / "kubernetes").glob("go.*"))]
+    )
+
+
+@pytest.mark.parametrize("extra", sorted({program.module for program in programs.EXTRAS}))
+def test_what_only_some_tests_need_has_a_folder_of_its_own(extra: str) -> None:
+    """A new pin of an extra program must not have a whole Kubernetes built anew."""
+    found = locate(extra)
+    assert found.folder.name == hash_files(sorted((MODULES / extra).glob("go.*")))
+    assert {program.module for program in found.programs} == {extra}
+    assert all(program.module != extra for program in locate().programs)
 
 
 def test_kubebuilder_assets_are_used_for_what_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +170,11 @@ def test_who_is_not_root_is_told_how_to_run_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotPossibleHere, match="sudo -E make test"):
         packages.require_root()
-    monkeypatch.setattr(packages, "missing_packages", lambda: ("runc", "buildah"))
+    monkeypatch.setattr(packages, "missing_packages", lambda *more: ("runc", "buildah", *more))
     with pytest.raises(NotPossibleHere, match="apt-get install -y --no-install-recommends runc buildah"):
         packages.ensure_packages()
+    with pytest.raises(NotPossibleHere, match="runc buildah redis-server"):
+        packages.ensure_packages("redis-server")
 
 
 def test_an_old_or_mute_go_is_told(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], str, str, str | None]] = {
     "memory": (
         {"maxModelLen": 8192, "engine": {"kvCacheGiB": 0.05}},
         "KVCacheTooSmall",
-        "maxModelLen",
+        "set maxModelLen to 1152",  # the largest that fits
         "MemoryFit",
     ),
     "claim": ({"modelCache": {"size": "1Gi"}}, "ClaimPending", "claim-models", None),
@@ -46,12 +46,25 @@ def test_trouble_is_told(name: str, pagemill: Cluster, namespace: str) -> None:
         assert deployed.condition(besides)["reason"] == reason
 
 
-def test_a_crash_loop_is_told_with_how_it_ended(pagemill: Cluster, images: Images, namespace: str) -> None:
-    """The operator's image knows no `serve`, and ends without a line of the server's."""
-    deployed = deploy(pagemill, namespace, "crash", image=images.operator)
+def test_a_crash_loop_is_told_with_how_it_ended(pagemill: Cluster, namespace: str) -> None:
+    """A torch that ends its process: the preflight, which needs none, passes, and the server leaves no line."""
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "torch"}}
+    pagemill.apply({**code, "data": {"torch.py": "import os; os._exit(7)"}}, namespace)
+    shadow = {
+        "env": [{"name": "PYTHONPATH", "value": "/shadow"}],
+        "volumes": [{"name": "shadow", "configMap": {"name": "torch"}}],
+        "volumeMounts": [{"name": "shadow", "mountPath": "/shadow"}],
+    }
+    deployed = deploy(pagemill, namespace, "crash", pod=shadow)
     told = deployed.await_condition("Ready", "False", "CrashLoopBackOff")
     assert "restarts" in told["message"]
     assert "0 of 1 replicas answer" in told["message"]
+
+
+def test_an_image_without_a_preflight_is_told(pagemill: Cluster, images: Images, namespace: str) -> None:
+    """The pause image holds one static program, and no `pagemill`."""
+    deployed = deploy(pagemill, namespace, "stranger", image=images.pause, imagePullPolicy="Never")
+    deployed.await_condition("Ready", "False", "PreflightFailed", "ContainerConfigError")
 
 
 def test_mending_the_spec_ends_the_trouble(pagemill: Cluster, namespace: str) -> None:

@@ -1,7 +1,8 @@
 """Builds the programs of a Kubernetes node and control plane from pinned Go modules, once.
 
-Owns the list of programs and the cache folder that holds them, named after the hash of the go.mod and
-go.sum files; each program is published there by a rename, so a build that dies goes on where it was.
+Owns the lists of programs and the cache folders that hold them: one for what every cluster needs, one for each extra
+module that only some tests ask for, named after the hash of their go.mod and go.sum files. Each program is published
+there by a rename, so a build that dies goes on where it was.
 `KUBEBUILDER_ASSETS` (kube-apiserver, etcd, kubectl) is honoured. Knows nothing of how they are run.
 Called by cluster and conftest, and by hand: `python tests/cluster/cluster.py build`.
 """
@@ -66,6 +67,14 @@ PROGRAMS = (
     Program("pause", "containerd", "./pause", 2),
 )
 
+# Built only when somebody asks for their module; one line a program.
+EXTRAS = (
+    Program("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", 60),
+    Program("argocd", "argocd", "github.com/argoproj/argo-cd/v3/cmd", 280),
+    Program("keda-operator", "keda", "github.com/kedacore/keda/v2/cmd/operator", 250),
+    Program("keda-adapter", "keda", "github.com/kedacore/keda/v2/cmd/adapter", 50),
+)
+
 
 @dataclass(frozen=True)
 class Binaries:
@@ -73,6 +82,7 @@ class Binaries:
 
     folder: Path
     assets: Path | None
+    programs: tuple[Program, ...] = PROGRAMS
 
     def path(self, name: str) -> Path:
         """Where a program lies, whether it has been built or not."""
@@ -82,23 +92,28 @@ class Binaries:
 
     def missing(self) -> tuple[Program, ...]:
         """The programs that still have to be built."""
-        return tuple(program for program in PROGRAMS if not self.path(program.name).exists())
+        return tuple(program for program in self.programs if not self.path(program.name).exists())
 
     def search_path(self) -> str:
         """A PATH on which our programs come first (containerd looks for its shim there)."""
         return f"{self.folder}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def locate() -> Binaries:
-    """Where this checkout's programs lie or will lie."""
-    pins = sorted(MODULES.glob("*/go.*"))
+def locate(extra: str | None = None) -> Binaries:
+    """Where this checkout's programs lie or will lie: the cluster's, or those of one `extra` module."""
+    programs = tuple(program for program in EXTRAS if program.module == extra) if extra else PROGRAMS
+    pins = [pin for module in sorted({program.module for program in programs}) for pin in _pins(module)]
     assets = os.environ.get("KUBEBUILDER_ASSETS")
-    return Binaries(cluster_cache() / hash_files(pins), Path(assets) if assets else None)
+    return Binaries(cluster_cache() / hash_files(pins), Path(assets) if assets else None, programs)
 
 
-def build() -> Binaries:
+def _pins(module: str) -> list[Path]:
+    return sorted((MODULES / module).glob("go.*"))
+
+
+def build(extra: str | None = None) -> Binaries:
     """Build what is missing and say so, one line a program. Returns at once when nothing is."""
-    binaries = locate()
+    binaries = locate(extra)
     if not binaries.missing():
         return binaries
     with exclusive("build"):
@@ -113,7 +128,7 @@ def _build_all(binaries: Binaries, missing: tuple[Program, ...]) -> None:
     binaries.folder.mkdir(parents=True, exist_ok=True)
     minutes = max(1, round(sum(program.seconds for program in missing) / 60))
     print(
-        f"building {len(missing)} programs of a real Kubernetes into {binaries.folder}: "
+        f"building {len(missing)} programs for the cluster tests into {binaries.folder}: "
         f"once, about {minutes} min on two cores",
         flush=True,
     )

@@ -7,6 +7,7 @@ Pagemill but the image names that it is given. Called by conftest, cluster.py an
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ from testbed.control_plane import NODE, ControlPlane
 from testbed.errors import NotReady, TestbedError
 from testbed.node import Node
 from testbed.packages import ensure_packages, require_root
+from testbed.reading import fetch
 from testbed.run import Run, claim, discard
 from testbed.sandbox import Sandbox, open_sandbox
 from testbed.seed import Seed
@@ -70,9 +72,22 @@ class Cluster:
         answer: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
         return answer
 
-    def advertise_gpus(self, count: int, node: str = NODE) -> None:
-        """Make the node offer `nvidia.com/gpu`, as a device plugin would."""
-        offer = [{"op": "add", "path": "/status/capacity/nvidia.com~1gpu", "value": str(count)}]
+    def read(self, path: str) -> dict[str, Any]:
+        """GET of an API path, an object or a list, as `get` would show it; CommandFailed where that would be."""
+        if self.run is None:
+            answer: dict[str, Any] = json.loads(self.kubectl("get", "--raw", path))
+            return without_managers(answer)
+        try:
+            status, answer = fetch(self.kubeconfig, path)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise CommandFailed(1, ["GET", path], "", f"{type(error).__name__}: {error}") from error
+        if status != http.HTTPStatus.OK:
+            raise CommandFailed(1, ["GET", path], "", str(answer.get("message", status)))
+        return without_managers(answer)
+
+    def advertise_gpus(self, count: int, node: str = NODE, resource: str = "nvidia.com/gpu") -> None:
+        """Make the node offer devices, as a device plugin would."""
+        offer = [{"op": "add", "path": f"/status/capacity/{resource.replace('/', '~1')}", "value": str(count)}]
         self.kubectl("patch", "node", node, "--subresource=status", "--type=json", "-p", json.dumps(offer))
 
     def kill_container(self, container_id: str) -> None:
@@ -86,12 +101,30 @@ class Cluster:
             capture_output=True,
         )
 
+    def process_start(self, container_id: str) -> float:
+        """When a container's first process began, in seconds since boot, to a hundredth."""
+        if not self.node:
+            raise NotReady("only a container of our own cluster can be looked into")
+        bare = container_id.removeprefix("containerd://")
+        listed = self._inside(*self.node.ctr("tasks", "ls")).splitlines()
+        pid = next(line.split()[1] for line in listed if line.startswith(bare))
+        # The command's name, in brackets, may hold spaces; the start time is the 20th field after it.
+        stat = self._inside("cat", f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return int(stat[19]) / os.sysconf("SC_CLK_TCK")
+
+    def _inside(self, *command: str) -> str:
+        assert self.node is not None
+        return subprocess.run(self.node.sandbox.enter(*command), check=True, capture_output=True, text=True).stdout
+
     def audit(self) -> list[dict[str, Any]]:
-        """Every write that the API server was asked for, oldest first, as audit events."""
+        """Every write that the API server was asked for by somebody it knows, oldest first, as audit events.
+
+        An operator that is uninstalled may find its account gone before it is: its last call is nobody's.
+        """
         if not self.node:
             raise NotReady("only a cluster of our own keeps an audit log")
         lines = self.node.control_plane.audit_log.read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return [event for event in map(json.loads, lines) if "username" in event["user"]]
 
     def close(self) -> None:
         """End the cluster and everything in it."""
@@ -111,6 +144,13 @@ class Cluster:
         if done.returncode:
             raise CommandFailed(done.returncode, done.args, done.stdout, done.stderr)
         return done.stdout
+
+
+def without_managers(answer: dict[str, Any]) -> dict[str, Any]:
+    """As kubectl shows objects."""
+    for one in (answer, *answer.get("items", ())):
+        one["metadata"].pop("managedFields", None)
+    return answer
 
 
 def use_existing(kubeconfig: Path) -> Cluster:
@@ -158,7 +198,7 @@ def _start(built: Binaries, run: Run, images: list[str], kept: bool) -> Cluster:
     return cluster
 
 
-def _wait_for_node(cluster: Cluster, sandbox: Sandbox, seconds: float = 60) -> None:
+def _wait_for_node(cluster: Cluster, sandbox: Sandbox, seconds: float = 120) -> None:
     """Pods can be run and reach the API: the node is Ready, its ClusterIPs answer, and accounts are given out."""
     ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
     deadline = time.monotonic() + seconds

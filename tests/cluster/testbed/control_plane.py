@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import ssl
 import subprocess
 import urllib.error
@@ -65,22 +66,34 @@ class ControlPlane:
         lines = (f'{tokens[user]},{user},{user},"{group}"\n' for user, group in USERS.items())
         (self.folder / "tokens.csv").write_text("".join(lines))
         (self.folder / "tokens.csv").chmod(0o600)
-        key = self.folder / "service-account.key"
-        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-        self._start_etcd()
-        apiserver = self._start_apiserver(key)
-        certificate = self.folder / "apiserver.crt"
-        wait_until(
-            "the API server", lambda: certificate.exists() and self._is_ready(tokens["admin"]), apiserver, self._log
-        )
+        subprocess.run(["openssl", "genrsa", "-out", str(self._key), "2048"], check=True, capture_output=True)
+        self.start_etcd()
+        self.start_apiserver()
         for user, token in tokens.items():
             self._write_kubeconfig(user, token)
-        self._start_controllers(key)
+        self._start_controllers()
+
+    def kill(self, name: str) -> None:
+        """End "etcd" or "kube-apiserver" as a power cut would; `start_etcd` and `start_apiserver` bring them back."""
+        self.sandbox.send(name, signal.SIGKILL)
+
+    def freeze(self, name: str) -> None:
+        """Let a program answer nothing any more, its connections open; until `thaw`."""
+        self.sandbox.send(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let it go on."""
+        self.sandbox.send(name, signal.SIGCONT)
+
+    @property
+    def _key(self) -> Path:
+        return self.folder / "service-account.key"
 
     def _log(self) -> Path:
         return self.sandbox.run.logs / "kube-apiserver.log"
 
-    def _start_etcd(self) -> None:
+    def start_etcd(self) -> None:
+        """With the data that an earlier one has left."""
         url = f"http://{self.sandbox.run.node_address}:{ETCD_PORT}"
         self.sandbox.start(
             "etcd",
@@ -92,9 +105,10 @@ class ControlPlane:
             "--unsafe-no-fsync",  # what it holds does not outlive the run
         )
 
-    def _start_apiserver(self, key: Path) -> subprocess.Popen[bytes]:
-        run = self.sandbox.run
-        return self.sandbox.start(
+    def start_apiserver(self) -> None:
+        """And wait until it is ready."""
+        run, key = self.sandbox.run, self._key
+        apiserver = self.sandbox.start(
             "kube-apiserver",
             str(self.binaries.path("kube-apiserver")),
             f"--etcd-servers=http://{run.node_address}:{ETCD_PORT}",
@@ -114,6 +128,8 @@ class ControlPlane:
             f"--audit-log-path={self.audit_log}",
             "--kubelet-preferred-address-types=InternalIP",  # nothing resolves the node's name
         )
+        certificate = self.folder / "apiserver.crt"
+        wait_until("the API server", lambda: certificate.exists() and self._is_ready(), apiserver, self._log)
 
     def _audit_policy(self) -> Path:
         """Who wrote what, once each: the tests count the operator's writes."""
@@ -128,7 +144,7 @@ class ControlPlane:
         file.write_text(json.dumps(policy))
         return file
 
-    def _start_controllers(self, key: Path) -> None:
+    def _start_controllers(self) -> None:
         address = self.sandbox.run.node_address
         manager = self.kubeconfig("system:kube-controller-manager")
         self.sandbox.start(
@@ -140,8 +156,9 @@ class ControlPlane:
             f"--bind-address={address}",
             "--leader-elect=false",
             "--use-service-account-credentials",
-            f"--service-account-private-key-file={key}",
+            f"--service-account-private-key-file={self._key}",
             f"--root-ca-file={self.folder / 'apiserver.crt'}",
+            "--horizontal-pod-autoscaler-sync-period=5s",
         )
         scheduler = self.kubeconfig("system:kube-scheduler")
         self.sandbox.start(
@@ -154,14 +171,14 @@ class ControlPlane:
             "--leader-elect=false",
         )
 
-    def _is_ready(self, token: str) -> bool:
+    def _is_ready(self) -> bool:
+        token = (self.folder / "tokens.csv").read_text().partition(",")[0]  # the administrator's is the first
         request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": f"Bearer {token}"})
-        # It signed its serving certificate itself, so that is its own authority.
-        trust = ssl.create_default_context(cafile=str(self.folder / "apiserver.crt"))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
-        )
-        try:
+        try:  # It signed its serving certificate itself, so that is its own authority; it may be half written yet.
+            trust = ssl.create_default_context(cafile=str(self.folder / "apiserver.crt"))
+            opener = urllib.request.build_opener(
+                urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+            )
             with opener.open(request, timeout=2) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):

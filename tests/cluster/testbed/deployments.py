@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from testbed.cluster import Cluster
 from testbed.ready import eventually
@@ -25,7 +26,7 @@ class Deployed:
 
     def get(self) -> dict[str, Any]:
         """The whole object."""
-        return self.cluster.get("llmdeployment", self.name, "-n", self.namespace)
+        return self.cluster.read(f"/apis/pagemill.dev/v1alpha1/namespaces/{self.namespace}/llmdeployments/{self.name}")
 
     def condition(self, kind: str) -> dict[str, Any]:
         """A condition of the generation that is now; empty until the operator has spoken of it."""
@@ -35,7 +36,7 @@ class Deployed:
                 return dict(condition)
         return {}
 
-    def await_condition(self, kind: str, status: str, *reasons: str, seconds: float = 90) -> dict[str, Any]:
+    def await_condition(self, kind: str, status: str, *reasons: str, seconds: float = 180) -> dict[str, Any]:
         """The condition once it has this status and, if any are given, one of these reasons."""
 
         def look() -> dict[str, Any]:
@@ -47,9 +48,13 @@ class Deployed:
         return eventually(f"{self.name}: {kind}={status} {' or '.join(reasons)}", look, seconds)
 
     def pods(self) -> list[dict[str, Any]]:
-        """Its pods."""
-        selector = f"{LABEL}={self.name}"
-        return list(self.cluster.get("pods", "-n", self.namespace, "-l", selector)["items"])
+        """Those of its replicas; the preflight's has another name."""
+        selector = quote(f"{LABEL}={self.name},app.kubernetes.io/name=pagemill-server")
+        return list(self.cluster.read(f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}")["items"])
+
+    def staying(self) -> list[dict[str, Any]]:
+        """Those that are not on their way out: one that ends its streams is a pod for as long as that takes."""
+        return [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]]
 
     def address(self) -> str:
         """http://ClusterIP:port of its Service."""

@@ -7,6 +7,7 @@ nothing of containerd. Called by conftest, cluster.py and demo_cluster.py.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -21,7 +22,7 @@ from testbed.node import PAUSE_IMAGE
 from testbed.wheelhouse import ensure_wheelhouse
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "Dockerfile", ".dockerignore")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "Dockerfile", ".dockerignore", "examples/tiny_models.py")
 PACKAGES = ("pagemill", "operator", "server", "kernels")
 MODELS = ("HuggingFaceTB/SmolLM2-135M-Instruct",)
 
@@ -51,6 +52,15 @@ def ensure_images(binaries: Binaries) -> Images:
     return images
 
 
+def ensure_gpu_image(binaries: Binaries) -> str:
+    """The server with the CUDA build of torch and a C compiler: built to see that it can be; nothing here runs it."""
+    ensure_images(binaries)  # the wheels and the base image are theirs
+    name = f"localhost/pagemill-server-gpu:{_source_hash()}"
+    if not has_image(name):  # without the lock: nobody else builds it, and it takes minutes
+        build_image(name, REPOSITORY, target="server", arguments=_arguments(), mounts=_mounts())
+    return name
+
+
 def ensure_pause(binaries: Binaries) -> str:
     """The sandbox image: one static program."""
     if not has_image(PAUSE_IMAGE):
@@ -69,10 +79,7 @@ def models_folder() -> Path:
 
 
 def _build(images: Images) -> None:
-    wheelhouse = ensure_wheelhouse(REPOSITORY)
-    base = ensure_base_image()
-    arguments = {"BASE_IMAGE": base, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheelhouse"}
-    mounts = (Mount(wheelhouse, "/wheelhouse"),)
+    arguments, mounts = _arguments(), _mounts()
     for target, name in (("operator", images.operator), ("server", images.server)):
         print(f"  {target} … ", end="", flush=True)
         started = time.monotonic()
@@ -85,6 +92,17 @@ def _build(images: Images) -> None:
             mounts=mounts,
         )
         print(f"{time.monotonic() - started:.0f} s", flush=True)
+
+
+def _arguments() -> dict[str, str]:
+    version = re.search(r'__version__ = "(.+)"', (REPOSITORY / "pagemill" / "__init__.py").read_text())
+    assert version
+    base = {"BASE_IMAGE": ensure_base_image(), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheelhouse"}
+    return base | {"VERSION": version[1], "REVISION": _source_hash()}
+
+
+def _mounts() -> tuple[Mount, ...]:
+    return (Mount(ensure_wheelhouse(REPOSITORY), "/wheelhouse"),)
 
 
 def _gather_models() -> Path:

@@ -70,6 +70,13 @@ def write_layer(digest: str, destination: Path) -> None:
         raise TestbedError(f"layer {digest} came out of buildah's storage as {found}: rm -r {storage()} and run again")
 
 
+def sizes(image: StoredImage) -> tuple[int, ...]:
+    """Bytes of each layer's uncompressed archive, lowest first: about what a node's disk holds of it."""
+    entries: list[dict[str, Any]] = json.loads((storage() / "overlay-layers" / "layers.json").read_text())
+    known = {entry.get("diff-digest"): int(entry["diff-size"]) for entry in entries if "diff-size" in entry}
+    return tuple(known[digest] for digest in image.layers)
+
+
 def digest_of(content: bytes) -> str:
     """As OCI writes it."""
     return f"sha256:{hashlib.sha256(content).hexdigest()}"

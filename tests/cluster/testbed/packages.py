@@ -21,9 +21,9 @@ def wanted_packages() -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def missing_packages() -> tuple[str, ...]:
-    """Those that dpkg does not list as installed; all of them where there is no dpkg."""
-    wanted = wanted_packages()
+def missing_packages(*more: str) -> tuple[str, ...]:
+    """Those that dpkg does not list as installed; all of them where there is no dpkg. `more`: what only some tests need."""
+    wanted = (*wanted_packages(), *more)
     if not shutil.which("dpkg-query"):
         return wanted
     listed = subprocess.run(
@@ -41,12 +41,12 @@ def require_root() -> None:
         raise NotPossibleHere("the cluster tests need root; this runs them: sudo -E make test")
 
 
-def ensure_packages() -> None:
-    """Install what is missing, with a line that says so.
+def ensure_packages(*more: str) -> None:
+    """Install what is missing, with a line that says so; `more` is what only some tests need.
 
     Raises NotPossibleHere where that can't be, and TestbedError where it should work and does not.
     """
-    missing = missing_packages()
+    missing = missing_packages(*more)
     if not missing:
         return
     line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(missing)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ def wait_until(
     is_ready: Callable[[], bool],
     process: subprocess.Popen[bytes],
     log: Callable[[], Path],
-    seconds: float = 60,
+    seconds: float = 120,
 ) -> None:
     """Poll `is_ready`; raise NotReady with the log's last lines if the process ends or time is up."""
     deadline = time.monotonic() + seconds
@@ -29,10 +30,25 @@ def wait_until(
         time.sleep(0.05)
 
 
+def await_port(
+    what: str, address: str, port: int, process: subprocess.Popen[bytes], log: Callable[[], Path], seconds: float = 120
+) -> None:
+    """Until somebody listens there; NotReady as `wait_until` raises it."""
+
+    def answers() -> bool:
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    wait_until(what, answers, process, log, seconds)
+
+
 Found = TypeVar("Found")
 
 
-def eventually(what: str, look: Callable[[], Found | None], seconds: float = 60) -> Found:
+def eventually(what: str, look: Callable[[], Found | None], seconds: float = 120) -> Found:
     """What `look` finds as soon as it finds something; AssertionError, with what it last saw, if it never does.
 
     `look` returns None while there is nothing yet; it may raise LookupError with what it saw instead.

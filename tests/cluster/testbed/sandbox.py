@@ -8,6 +8,7 @@ ClusterIPs. Knows nothing of what runs inside. Called by cluster, control_plane 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class Sandbox:
     pid: int
     path: str  # PATH for what runs inside
     processes: dict[str, subprocess.Popen[bytes]]  # by log name; to be waited for when the sandbox has ended
+    tied: tuple[str, ...] = ()  # what ties a process to this one's life
 
     def enter(self, *command: str, network_only: bool = False) -> list[str]:
         """The command line that runs `command` inside."""
@@ -58,9 +60,10 @@ class Sandbox:
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """Run a process inside that lives as long as the sandbox; its output goes to logs/NAME.log."""
-        with (self.run.logs / f"{name}.log").open("wb") as log:
+        with (self.run.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                self.enter(*command),
+                # nsenter is outside: it is not killed with the sandbox, and one whose program was frozen would stay, stopped.
+                [*self.tied, *self.enter(*command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -69,6 +72,18 @@ class Sandbox:
             )
         self.processes[name] = process
         return process
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process that `start` has started. After SIGKILL it has ended, and may be started again."""
+        process = self.processes[name]
+        # What was started is nsenter, which waits for the program: its only child.
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for pid in children:
+            os.kill(int(pid), number)
+        if number is signal.SIGCONT:
+            os.kill(process.pid, number)  # it stops itself when its child is stopped
+        if number is signal.SIGKILL:
+            process.wait()
 
     def reap(self) -> None:
         """Wait for every process, once the sandbox has been killed."""
@@ -91,7 +106,7 @@ def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
     """
     for folder in PRIVATE:
         Path(folder).mkdir(parents=True, exist_ok=True)
-    tied = [] if kept else ["setpriv", "--pdeathsig", "KILL"]
+    tied = () if kept else ("setpriv", "--pdeathsig", "KILL")
     settings = " ".join(f"{name}={value}" for name, value in KERNEL_SETTINGS.items())
     prepare = PREPARE.format(private=" ".join(PRIVATE), settings=settings, hold=hold)
     with (run.logs / "sandbox.log").open("wb") as log:
@@ -118,7 +133,7 @@ def open_sandbox(run: Run, hold: Path, search_path: str, kept: bool) -> Sandbox:
         )
     pid = _wait_for_hold(unshare, hold, run)
     record(run, sandbox=identify(pid))
-    sandbox = Sandbox(run, pid, search_path, {"sandbox": unshare})
+    sandbox = Sandbox(run, pid, search_path, {"sandbox": unshare}, tied)
     _join_network(sandbox)
     return sandbox
 
