@@ -1,6 +1,7 @@
 """The engine's own time a step: sequences that decode on a runner that computes nothing.
 
     python -m benchmarks.engine_overhead [--sequences 64] [--context 500] [--waiting 1000 --policy fair --clients 1000]
+    python -m benchmarks.engine_overhead --profile      which functions it is, by their own time
 
 Prints the machine line and percentiles of a step's CPU time, which a busy machine blurs less than the clock on the wall.
 """
@@ -8,6 +9,8 @@ Prints the machine line and percentiles of a step's CPU time, which a busy machi
 from __future__ import annotations
 
 import argparse
+import cProfile
+import pstats
 import time
 from collections.abc import Sequence
 
@@ -36,7 +39,7 @@ def measure(
     names: Sequence[str] = ("",),
     choices: int = 1,
 ) -> list[float]:
-    """Milliseconds of CPU of each decode step, ascending. Requests come from the clients of those names in turn; those that wait
+    """Microseconds of CPU of each decode step, ascending. Requests come from the clients of those names in turn; those that wait
     ask for so many choices each."""
     limits = EngineLimits(
         max_model_len=10**6, vocab_size=1000, num_blocks=sequences * ((context + steps) // 16 + 2), block_size=16
@@ -54,7 +57,7 @@ def measure(
         start = time.thread_time()
         engine.step()
         engine.stats()
-        times.append(1000 * (time.thread_time() - start))
+        times.append(1e6 * (time.thread_time() - start))
     return sorted(times)
 
 
@@ -68,8 +71,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1, help="that the requests come from")
     parser.add_argument("--users", action="store_true", help="they are users of one client")
     parser.add_argument("--choices", type=int, default=1, help="of each request that waits")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes; slower, so no figures")
     arguments = parser.parse_args()
     names = [("key1/" if arguments.users else "") + f"client{number}" for number in range(arguments.clients)]
+    profile = cProfile.Profile()
+    if arguments.profile:
+        profile.enable()
     times = measure(
         arguments.sequences,
         arguments.context,
@@ -80,8 +87,12 @@ def main() -> None:
         arguments.choices,
     )
     print(machine.describe().line())
+    if arguments.profile:
+        profile.disable()
+        pstats.Stats(profile).strip_dirs().sort_stats("tottime").print_stats(20)
+        return
     for share in (0.1, 0.5, 0.9):
-        print(f"p{100 * share:.0f} {times[int(share * len(times))]:.3f} ms")
+        print(f"p{100 * share:.0f} {times[int(share * len(times))]:.0f} us")
 
 
 if __name__ == "__main__":

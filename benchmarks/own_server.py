@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pagemill.endpoints import READY_PATH
 
@@ -76,14 +77,23 @@ def _wait_until_ready(server: OwnServer, process: subprocess.Popen[bytes], began
     raise ServerError(f"the server was not ready after {PATIENCE:.0f} s:\n{_tail(server.log)}")
 
 
-def _ask(url: str) -> tuple[bool, str]:
+def readiness(url: str) -> dict[str, Any]:
+    """What `/ready` says; nothing while nobody listens."""
     try:
         with _DIRECT.open(url, timeout=5) as response:
-            body = json.loads(response.read())
+            told = response.read()
     except urllib.error.HTTPError as error:
         with error:
-            body = json.loads(error.read() or b"{}")
+            told = error.read() or b"{}"
     except OSError:
+        return {}
+    found: dict[str, Any] = json.loads(told)
+    return found
+
+
+def _ask(url: str) -> tuple[bool, str]:
+    body = readiness(url)
+    if not body:
         return False, "starting"
     percent = body.get("percent", 0) // 10 * 10
     return bool(body.get("ready")), f"{body.get('phase', 'starting')} {percent}%"

@@ -25,7 +25,7 @@ class ReservingRunner:
     def _spread(self, sequence: ScheduledSequence) -> ScheduledSequence:
         count = -(-(sequence.start + len(sequence.token_ids)) // self._small)
         blocks = (block * self._per_large + part for block in sequence.block_table for part in range(self._per_large))
-        return replace(sequence, block_table=tuple(block for block, _ in zip(blocks, range(count), strict=False)))
+        return sequence._replace(block_table=tuple(block for block, _ in zip(blocks, range(count), strict=False)))
 
 
 def reserving_limits(paged: EngineLimits, longest: int) -> tuple[EngineLimits, int]:

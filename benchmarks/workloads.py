@@ -10,6 +10,7 @@ server with a prefix cache never meets a prompt twice by accident. Replayed by `
     w3      32 requests, 8 at a time, the same 400 tokens and 30 of its own in, 32 out, streaming
     w4      Poisson arrivals, 2 a second for 60 s, 50 to 150 tokens in, 24 to 72 out, streaming
     w4half  the same at 1 a second
+    w5      256 sentences of 20 tokens, 16 a request, 4 requests at a time: vectors, for an embedding model (`speed` only)
 """
 
 from __future__ import annotations
@@ -59,6 +60,17 @@ class Workload:
     concurrency: int  # closed only
     warmup: tuple[Prompt, ...]
     variants: tuple[tuple[Prompt, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sentences:
+    """What is to be made vectors of."""
+
+    name: str
+    batch: int  # sentences a request
+    concurrency: int  # requests at a time
+    warmup: tuple[str, ...]
+    variants: tuple[tuple[str, ...], ...]
 
 
 class Tokens:
@@ -132,6 +144,16 @@ def w4(codec: Codec, seed: int, rate: float = 2.0, seconds: float = 60.0, name: 
 def w4half(codec: Codec, seed: int) -> Workload:
     """w4 at half the rate."""
     return w4(codec, seed, rate=1.0, name="w4half")
+
+
+def w5(codec: Codec, seed: int) -> Sentences:
+    """Sentences of an index: short, many, all known at once."""
+    tokens = Tokens(codec, f"{seed} w5")
+
+    def some(count: int) -> tuple[str, ...]:
+        return tuple(codec.decode(tokens.take(20)) for _ in range(count))
+
+    return Sentences("w5", 16, 4, some(64), tuple(some(256) for _ in range(VARIANTS)))
 
 
 STANDARD: dict[str, Callable[[Codec, int], Workload]] = {"w1": w1, "w2": w2, "w3": w3, "w4": w4, "w4half": w4half}

@@ -1,0 +1,11 @@
+"""All peers by name. A new one is an adapter file and a line here."""
+
+from __future__ import annotations
+
+from benchmarks.peers import llamacpp, openvino, sentences, vllm
+from benchmarks.peers.contestant import Peer
+
+
+def peers() -> dict[str, Peer]:
+    known = (llamacpp.peer("f16"), llamacpp.peer("bf16"), openvino.peer(), vllm.peer(), sentences.peer())
+    return {peer.name: peer for peer in known}
