@@ -54,11 +54,12 @@ def signal_queries(namespace: str, name: str) -> dict[str, str]:
 
 def keda_queries(namespace: str, name: str, targets: Targets) -> dict[str, str]:
     """By signal that has a target. A pod scraped twice counts once. One that falls silent keeps its last word for two minutes, so
-    that a scrape that failed takes no replica away; where no pod is scraped there is no series, which is an error to KEDA."""
+    that a scrape that failed takes no replica away; one that is gone keeps none, or the load that went on elsewhere would count
+    twice and ask for it anew. Where no pod is scraped there is no series, which is an error to KEDA."""
     pods = _pods(namespace, name)
 
     def each(metric: str) -> str:
-        return f"max by (pod) (last_over_time({metric}{pods}[{_WINDOW}]))"
+        return f"(max by (pod) (last_over_time({metric}{pods}[{_WINDOW}])) and on (pod) up{pods})"
 
     queries = {
         KV_CACHE_USAGE: f"sum({each(metrics.KV_CACHE_USAGE)})",

@@ -28,14 +28,15 @@ PATIENCE = 600.0
 SPEC: dict[str, Any] = {
     "model": MODEL,
     "maxModelLen": 8192,
-    "engine": {"kvCacheGiB": 0.1, "maxNumSeqs": 4},
+    "engine": {"kvCacheGiB": 0.1, "maxNumSeqs": 6},
     "resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "200m"}},
     "rollout": {"drainTimeoutSeconds": 600},
     "pod": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]},
 }
 MOST = 3
 LOAD = 16  # streams: more than one replica runs, and than two may have waiting
-FEW = 3  # that one replica runs
+# That one replica runs, also where they are still counted at a replica that has just gone, and at another before it.
+FEW = 2
 SHORT = 200  # tokens
 WINDOW = 20  # seconds: a few looks of the HPA
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import time
 import urllib.error
@@ -43,6 +44,7 @@ class Target:
 class Scraping:
     url: str
     process: subprocess.Popen[bytes]
+    config: Path
 
     async def ask(self, promql: str) -> list[Series]:
         async with aiohttp.ClientSession() as session:
@@ -77,6 +79,11 @@ class Scraping:
 
         return await self.until(name, serving, whole)
 
+    def discover(self, jobs: Mapping[str, Sequence[Target]]) -> None:
+        """Scrape these from now on."""
+        _configure(self.config, jobs)
+        self.process.send_signal(signal.SIGHUP)
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(30)
@@ -86,6 +93,22 @@ class Scraping:
 def scraping(program: str, folder: Path, jobs: Mapping[str, Sequence[Target]]) -> Iterator[Scraping]:
     """`jobs`: by name, what each scrapes every second."""
     port = unused_port()
+    config = folder / "prometheus.yml"
+    _configure(config, jobs)
+    url = f"http://127.0.0.1:{port}{PREFIX}"
+    command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+    command += [f"--web.listen-address=127.0.0.1:{port}", f"--web.external-url={url}"]
+    log = folder / "prometheus.log"
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        running = Scraping(url, process, config)
+        try:
+            _wait_until_ready(running, log)
+            yield running
+        finally:
+            running.stop()
+
+
+def _configure(config: Path, jobs: Mapping[str, Sequence[Target]]) -> None:
     configured = [
         {
             "job_name": job,
@@ -97,19 +120,7 @@ def scraping(program: str, folder: Path, jobs: Mapping[str, Sequence[Target]]) -
         }
         for job, targets in jobs.items()
     ]
-    config = folder / "prometheus.yml"  # YAML holds JSON
-    config.write_text(json.dumps({"global": {"scrape_timeout": "1s"}, "scrape_configs": configured}))
-    url = f"http://127.0.0.1:{port}{PREFIX}"
-    command = [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-    command += [f"--web.listen-address=127.0.0.1:{port}", f"--web.external-url={url}"]
-    log = folder / "prometheus.log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
-        running = Scraping(url, process)
-        try:
-            _wait_until_ready(running, log)
-            yield running
-        finally:
-            running.stop()
+    config.write_text(json.dumps({"global": {"scrape_timeout": "1s"}, "scrape_configs": configured}))  # YAML holds JSON
 
 
 def _wait_until_ready(running: Scraping, log: Path) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import unused_port
 
+from pagemill import metrics
 from pagemill_operator.gateway.metrics import READY_REPLICAS
-from pagemill_operator.queries import asleep_query, silent_query
+from pagemill_operator.queries import KV_CACHE_USAGE, RUNNING_RATIO, WAITING, asleep_query, keda_queries, silent_query
+from pagemill_operator.spec_scaling import Targets
 from tests.prometheus.conftest import FIRST, SECOND
 from tests.prometheus.scraping import PATIENCE, Scraping, Target, scraping
 from tests.server.api.running import Running
@@ -52,17 +54,41 @@ async def test_a_silent_replica_is_no_answer(program: str, servers: Servers, tmp
             )
 
 
-@contextmanager
-def gateway(ready: dict[str, int]) -> Iterator[int]:
+async def test_who_is_gone_has_no_last_word(program: str, tmp_path: Path) -> None:
+    """A replica that fell silent may come back with what it had; one that was taken away has handed its load on."""
+    busy = {metrics.WAITING: 4, metrics.RUNNING: 4, metrics.MAX_NUM_SEQS: 4, metrics.KV_CACHE_USAGE: 0.5}
+    queries = keda_queries("team", "chat", Targets())
+    with page(busy) as port:
+        both = [Target(port, FIRST), Target(port, SECOND)]
+        with scraping(program, tmp_path, {"pods": both}) as prometheus:
+            await until(prometheus, queries[WAITING], [8])
+            prometheus.discover({"pods": [Target(port, FIRST), Target(unused_port(), SECOND)]})
+            await until(prometheus, "count(up == 0)", [1])
+            assert await values(prometheus, queries) == {WAITING: [8], RUNNING_RATIO: [2], KV_CACHE_USAGE: [1]}
+            prometheus.discover({"pods": [Target(port, FIRST)]})
+            await until(prometheus, queries[WAITING], [4])
+            assert await values(prometheus, queries) == {WAITING: [4], RUNNING_RATIO: [1], KV_CACHE_USAGE: [0.5]}
+
+
+async def values(prometheus: Scraping, queries: dict[str, str]) -> dict[str, list[float]]:
+    return {signal: [each.value for each in await prometheus.ask(query)] for signal, query in queries.items()}
+
+
+def gateway(ready: dict[str, int]) -> AbstractContextManager[int]:
     """A page of a gateway's, on a port."""
+    return page({f'{READY_REPLICAS}{{deployment="{name}"}}': count for name, count in ready.items()})
+
+
+@contextmanager
+def page(series: Mapping[str, float]) -> Iterator[int]:
+    """What Prometheus reads on a port."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            lines = (f'{READY_REPLICAS}{{deployment="{name}"}} {count}\n' for name, count in ready.items())
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write("".join(lines).encode())
+            self.wfile.write("".join(f"{name} {value}\n" for name, value in series.items()).encode())
 
         def log_message(self, format: str, *args: object) -> None:
             pass
