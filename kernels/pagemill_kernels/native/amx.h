@@ -14,6 +14,10 @@
 #include <cstring>
 #include <vector>
 
+#if defined(__AVX512BF16__)
+#include "simd.h"
+#endif
+
 namespace pagemill {
 
 constexpr int kTileRows = 16;                         // rows of x in a tile, and columns of a panel
@@ -23,6 +27,7 @@ constexpr int kTilePanel = 32;                        // outputs in a panel
 constexpr int kTileStride = 128;                      // bytes from one pair of k to the next in a panel of bfloat16, and of sums
 constexpr int kBlockRows = 32;                        // rows of x in two tiles
 constexpr int kStepBytes = kTileK / 2 * kTileStride;  // of a panel of bfloat16: what two tiles take at a time
+constexpr int kAheadBytes = 2048;                     // how far ahead of a product its panels are asked for; measured
 
 // What LDTILECFG reads. Tiles 0 to 3 are sums, [upper rows, lower rows][2]; 4 and 5 are x's upper and lower rows; 6 and 7 a panel's columns.
 struct alignas(64) TileShapes {
@@ -55,7 +60,14 @@ struct TileProduct {
 // Numbers of int8 as bfloat16; exact.
 inline void widen_codes(const char* from, int n, std::uint16_t* to) {
   const auto* codes = reinterpret_cast<const std::int8_t*>(from);
-  for (int i = 0; i < n; ++i) {
+  int i = 0;
+#if defined(__AVX512BF16__)
+  for (; i + 2 * Vec::lanes <= n; i += 2 * Vec::lanes) {
+    __m512bh both = _mm512_cvtne2ps_pbh(load_i8(codes + i + Vec::lanes).v, load_i8(codes + i).v);
+    _mm512_storeu_si512(to + i, (__m512i)both);
+  }
+#endif
+  for (; i < n; ++i) {
     float value = codes[i];
     std::uint32_t bits;
     std::memcpy(&bits, &value, 4);
@@ -85,13 +97,13 @@ class TileLoops {
         int rows = std::min(kBlockRows, p_.rows - row);
         if (rows > kTileRows) {
           use(kTileRows, rows - kTileRows);
-          block<2, 1>(ahead ? reinterpret_cast<const char*>(wide_) : from, p_.int8 && !ahead, row, sums);
+          block<2, 1>(ahead ? reinterpret_cast<const char*>(wide_) : from, p_.int8 && !ahead, !ahead && row == 0, row, sums);
         } else if (wide == 2) {
           use(rows, rows);
-          block<1, 2>(from, p_.int8, row, sums);
+          block<1, 2>(from, p_.int8, row == 0, row, sums);
         } else {
           use(rows, rows);
-          block<1, 1>(ahead ? reinterpret_cast<const char*>(wide_) : from, p_.int8 && !ahead, row, sums);
+          block<1, 1>(ahead ? reinterpret_cast<const char*>(wide_) : from, p_.int8 && !ahead, !ahead && row == 0, row, sums);
         }
         for (int i = 0; i < wide; ++i) finish(panel + i, row, rows, sums + i * kTileRows * kTilePanel);
       }
@@ -140,18 +152,23 @@ class TileLoops {
 
   static constexpr int step_bytes(bool int8) { return int8 ? kStepBytes / 2 : kStepBytes; }
 
-  // One or two tiles of rows times one panel, or one times two: sums[panel][16 or 32 rows][32].
+  // One or two tiles of rows times one panel, or one times two: sums[panel][16 or 32 rows][32]. `first`: the panel comes from memory.
   template <int uppers, int panels>
-  void block(const char* from, bool int8, int row, float* sums) {
+  void block(const char* from, bool int8, bool first, int row, float* sums) {
     static_assert(uppers + panels <= 3, "four tiles of sums");
     alignas(64) std::uint16_t near[kTileK * kTilePanel];
     const std::uint16_t* x = p_.x + row * p_.ldx;
     const std::ptrdiff_t x_stride = p_.ldx * 2;
+    const int bytes = step_bytes(int8);
+    const int lead = kAheadBytes / bytes;
+    const char* coming = from + kAheadBytes;
     Tiles::template zero<0>();
     Tiles::template zero<1>();
     Tiles::template zero<2>();
     Tiles::template zero<3>();
-    for (int step = 0; step < steps_; ++step, x += kTileK, from += step_bytes(int8)) {
+    for (int step = 0; step < steps_; ++step, x += kTileK, from += bytes, coming += bytes) {
+      if (step + lead == steps_) coming += (panels - 1) * p_.panel_bytes;  // past the panels beside this one, which come of themselves
+      if (first) ask_for<panels>(coming, bytes);
       load_x<uppers>(x, x_stride);
       columns<uppers, 0>(codes_or(from, int8, near));
       if constexpr (panels == 2) columns<uppers, 2>(codes_or(from + p_.panel_bytes, int8, near));
@@ -167,6 +184,14 @@ class TileLoops {
     if constexpr (uppers + panels == 3) {
       Tiles::template store<2>(other, kTileStride);
       Tiles::template store<3>(other + kTilePanel / 2, kTileStride);
+    }
+  }
+
+  // The next bytes of each panel: the processor's own fetching is behind where a few rows are all there is to compute.
+  template <int panels>
+  void ask_for(const char* coming, int bytes) {
+    for (int panel = 0; panel < panels; ++panel, coming += p_.panel_bytes) {
+      for (int line = 0; line < bytes; line += 64) __builtin_prefetch(coming + line);
     }
   }
 
