@@ -143,6 +143,8 @@ struct Encoder {
 extern "C" {
 // Errors are null or a negative number; nothing throws.
 const char* pm_isa();                    // "avx2" | "avx512" | "avx512_bf16" | "amx_bf16"
+// Gives back the pages of libraries and programs that were only read; what is used comes in again from the system's own copy of the file.
+void pm_let_go_of_files();
 void* pm_pool_new(int threads);
 void pm_pool_free(void* pool);
 
