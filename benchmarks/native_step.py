@@ -100,9 +100,10 @@ def make_decoder(pool: Pool, weights: torch.dtype, arithmetic: torch.dtype) -> N
 
 
 def make_caches(blocks: int, dtype: torch.dtype) -> LayerCaches:
-    """One allocation for all layers, from numpy as the server's pool is: large pages, where the system has them."""
-    sides = LAYERS, 2, SHAPE.kv_heads, blocks, BLOCK, SHAPE.head_dim
+    """One allocation for all layers, block by block and from numpy as the server's is: large pages, where the system has them."""
+    sides = blocks, LAYERS, 2, SHAPE.kv_heads, BLOCK, SHAPE.head_dim
     data = torch.from_numpy(np.zeros(prod(sides) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(sides)
+    data = data.permute(1, 2, 3, 0, 4, 5)
     for layer in data:
         layer.normal_()
     return LayerCaches([layer[0] for layer in data], [layer[1] for layer in data])

@@ -38,6 +38,7 @@ class OwnServer:
 
     base_url: str
     log: Path
+    pid: int = 0
     start_s: float = 0.0
     peak_bytes: int = 0
 
@@ -53,6 +54,7 @@ def started(model: str, flags: Sequence[str]) -> Iterator[OwnServer]:
     environ = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}  # spinning threads would take the client's core
     began = time.perf_counter()
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environ) as process:
+        server.pid = process.pid
         try:
             _wait_until_ready(server, process, began)
             server.start_s = time.perf_counter() - began

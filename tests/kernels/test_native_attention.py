@@ -48,15 +48,22 @@ class Sequences:
         ]
 
     def through(
-        self, over: Pool, *, block_size: int = 16, chunks: Sequence[int] | None = None, only: int | None = None
+        self,
+        over: Pool,
+        *,
+        block_size: int = 16,
+        chunks: Sequence[int] | None = None,
+        only: int | None = None,
+        by_block: bool = False,
     ) -> list[torch.Tensor]:
         """[length, heads, head_dim] a sequence, computed in chunks over a cache whose slots begin as NaN, in shuffled blocks.
 
-        `chunks`: tokens of a step, one number a sequence; None: all at once. `only`: that sequence alone.
+        `chunks`: tokens of a step, one number a sequence; None: all at once. `only`: that sequence alone. `by_block`: in the
+        cache's memory blocks come before heads.
         """
         chosen = range(len(self.lengths)) if only is None else [only]
         blocks = {index: -(-self.lengths[index] // block_size) for index in chosen}
-        keys, values = self._caches(sum(blocks.values()) + 1, block_size)
+        keys, values = self._caches(sum(blocks.values()) + 1, block_size, by_block)
         free = random.Random(0).sample(range(keys.shape[1]), keys.shape[1])
         tables = {index: torch.tensor([free.pop() for _ in range(count)]) for index, count in blocks.items()}
         outs: dict[int, list[torch.Tensor]] = {index: [] for index in chosen}
@@ -82,9 +89,11 @@ class Sequences:
             found.append(reference.paged_attention(query, keys, values, table, [length], [0, length], window, scale))
         return found
 
-    def _caches(self, blocks: int, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        shape = self.shape.kv_heads, blocks, block_size, self.shape.head_dim
-        keys, values = (torch.full(shape, float("nan"), dtype=self.shape.dtype) for _ in range(2))
+    def _caches(self, blocks: int, block_size: int, by_block: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        heads, block = self.shape.kv_heads, (block_size, self.shape.head_dim)
+        shape = (blocks, 2, heads, *block) if by_block else (2, heads, blocks, *block)
+        data = torch.full(shape, float("nan"), dtype=self.shape.dtype)
+        keys, values = data.permute(1, 2, 0, 3, 4) if by_block else data
         return keys, values
 
 
@@ -151,6 +160,14 @@ def test_a_querys_bits_follow_from_its_keys_alone(block_size: int, window: int |
     assert_same_bits(alone, whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_a_caches_blocks_lie_changes_nothing(dtype: torch.dtype) -> None:
+    sequences = Sequences(Shape(6, 2, 32, dtype=dtype), LENGTHS)
+    chunks = [33] * len(LENGTHS)
+    by_block = sequences.through(pool(2), block_size=24, chunks=chunks, by_block=True)
+    assert_same_bits(by_block, sequences.through(pool(2), block_size=24, chunks=chunks))
+
+
 @pytest.mark.parametrize("window", [None, 1500])
 def test_long_contexts_are_split_over_threads_without_a_change(window: int | None) -> None:
     sequences = Sequences(Shape(2, 1, 16, window, 0.3), (2600,))
@@ -202,6 +219,10 @@ def test_what_does_not_fit_is_refused() -> None:
         attend(one, layout, keys, values, query, torch.zeros(1, 16, 2).transpose(1, 2), new)
     with pytest.raises(ValueError, match="float16"):
         attend(one, layout, keys.half(), values.half(), query, new, new)
+    with pytest.raises(ValueError, match="cache is not contiguous"):
+        attend(one, layout, *torch.zeros(2, 2, 1, 16, 4).transpose(3, 4), query, new, new)
+    with pytest.raises(ValueError, match="laid out differently"):
+        attend(one, layout, keys, torch.zeros(1, 2, 4, 16).transpose(0, 1), query, new, new)
     with pytest.raises(ValueError, match="a window of 0"):
         attend(one, layout, keys, values, query, new, new, window=0)
     with pytest.raises(ValueError, match="3 entries"):

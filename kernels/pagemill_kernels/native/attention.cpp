@@ -94,7 +94,7 @@ Tile find_tile(const Layer& layer, const AttentionItem& item, int begin, int fir
   int size = layer.cache.block_size, dim = layer.heads.head_dim;
   for (int key = tile.first; key < tile.last;) {
     int block = key / size, end = std::min(tile.last, (block + 1) * size);
-    std::int64_t offset = item.kv_head * layer.cache.head_stride + (table[block] * size + key % size) * dim;
+    std::int64_t offset = item.kv_head * layer.cache.head_stride + table[block] * layer.cache.block_stride + key % size * dim;
     for (; key < end; ++key, offset += dim) tile.offsets[key - begin] = offset;
   }
   return tile;
@@ -304,8 +304,9 @@ void merge_parts(const Layer& layer, const AttentionItem& item, const Rows& rows
 template <class Element>
 void write_rows(const Layout& layout, const Heads& heads, const Cache& cache, void* to, const float* from, int ld, int first, int last) {
   for (int token = first; token < last; ++token) {
+    Element* slot = static_cast<Element*>(to) + cache.place(layout.slots[token], heads.head_dim);
     for (int head = 0; head < heads.kv_heads; ++head) {
-      Element* place = static_cast<Element*>(to) + head * cache.head_stride + layout.slots[token] * heads.head_dim;
+      Element* place = slot + head * cache.head_stride;
       const float* row = from + static_cast<std::int64_t>(token) * ld + head * heads.head_dim;
       copy_row(row, heads.head_dim, place);
     }

@@ -41,6 +41,7 @@ class CacheFields(ctypes.Structure):
         ("keys", ctypes.c_void_p),
         ("values", ctypes.c_void_p),
         ("head_stride", ctypes.c_int64),
+        ("block_stride", ctypes.c_int64),
         ("block_size", ctypes.c_int),
         ("type", ctypes.c_int),
     ]
@@ -91,14 +92,15 @@ def step_layout(
 
 
 def cache_fields(keys: torch.Tensor, values: torch.Tensor) -> CacheFields:
-    """One layer's cache, float32 or bfloat16 [kv_heads, blocks, block_size, head_dim], each head contiguous."""
+    """One layer's cache, float32 or bfloat16 [kv_heads, blocks, block_size, head_dim], each head's part of a block contiguous."""
     if keys.dtype not in _CACHE_TYPES:
         raise ValueError(f"a cache of {keys.dtype}: float32 and bfloat16 are possible")
     for cache in (keys, values):
-        check(cache[0], keys.dtype, tuple(keys.shape[1:]), "cache")
-    if keys.shape != values.shape or keys.stride(0) != values.stride(0):
+        check(cache[0, 0], keys.dtype, tuple(keys.shape[2:]), "cache")
+    if keys.shape != values.shape or keys.stride() != values.stride():
         raise ValueError("keys and values are laid out differently")
-    return CacheFields(keys.data_ptr(), values.data_ptr(), keys.stride(0), keys.shape[2], _CACHE_TYPES[keys.dtype])
+    to_head, to_block = keys.stride()[:2]
+    return CacheFields(keys.data_ptr(), values.data_ptr(), to_head, to_block, keys.shape[2], _CACHE_TYPES[keys.dtype])
 
 
 def attend(

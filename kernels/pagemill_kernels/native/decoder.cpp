@@ -151,18 +151,19 @@ void DecoderSteps::multiply(Pool& pool, const Matrix* weight, const void* x, int
 void DecoderSteps::place_token(const DecoderLayer& layer, const Cache& cache, std::int64_t position, std::int64_t slot, float* qkv) const {
   int dim = spec_.head_dim;
   const float *cos = layer.cos + position * dim, *sin = layer.sin + position * dim;
+  std::int64_t in_head = cache.place(slot, dim);
   for (int head = 0; head < spec_.heads; ++head, qkv += dim) {
     if (layer.q_norm != nullptr) rms_norm(qkv, layer.q_norm, spec_.eps, dim, qkv);
     rotate(qkv, cos, sin, dim, qkv);
   }
   for (int head = 0; head < spec_.kv_heads; ++head, qkv += dim) {
     if (layer.k_norm != nullptr) rms_norm(qkv, layer.k_norm, spec_.eps, dim, qkv);
-    std::size_t place = head * cache.head_stride + slot * dim;
+    std::size_t place = head * cache.head_stride + in_head;
     if (cache.type == F32) rotate(qkv, cos, sin, dim, static_cast<float*>(cache.keys) + place);
     else rotate(qkv, cos, sin, dim, static_cast<std::uint16_t*>(cache.keys) + place);
   }
   for (int head = 0; head < spec_.kv_heads; ++head, qkv += dim) {
-    std::size_t place = head * cache.head_stride + slot * dim;
+    std::size_t place = head * cache.head_stride + in_head;
     if (cache.type == F32) copy_row(qkv, dim, static_cast<float*>(cache.values) + place);
     else copy_row(qkv, dim, static_cast<std::uint16_t*>(cache.values) + place);
   }

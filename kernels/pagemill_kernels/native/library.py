@@ -28,6 +28,13 @@ def load() -> ctypes.CDLL | None:
     return None
 
 
+def let_go_of_files() -> None:
+    """Libraries' pages that were read stay this process's until it gives them back: what is used again comes in again, from the
+    system's own copy of the file. Nothing happens where there is no library."""
+    if (loaded := load()) is not None:
+        loaded.pm_let_go_of_files()
+
+
 def processor_flags() -> frozenset[str]:
     """What /proc/cpuinfo says of the first processor; none where there is no such file."""
     try:

@@ -48,13 +48,18 @@ void row_of(const Matrix& weight, int output, float* row);              // [in] 
 
 // ---- attention over the paged cache: attention.cpp ----
 
-// One layer's cache: keys and values [kv_heads, blocks, block_size, head_dim] of `type` (F32 or BF16), the layout of model/kv_pool.
+// One layer's cache: keys and values [kv_heads, blocks, block_size, head_dim] of `type` (F32 or BF16), a view of model/kv_pool's memory: what a head has
+// of one block is one run.
 struct Cache {
   void* keys;
   void* values;
-  std::int64_t head_stride;  // elements from one head to the next
-  int block_size;            // tokens: any number
+  std::int64_t head_stride;   // elements from one head to the next
+  std::int64_t block_stride;  // likewise of blocks
+  int block_size;             // tokens: any number
   Type type;
+
+  // Elements from a head's start to a slot's.
+  std::int64_t place(std::int64_t slot, int head_dim) const { return slot / block_size * block_stride + slot % block_size * head_dim; }
 };
 
 // One step's layout, the same for all layers (server model/interface.AttentionMetadata). T tokens, S sequences.
@@ -138,6 +143,8 @@ struct Encoder {
 extern "C" {
 // Errors are null or a negative number; nothing throws.
 const char* pm_isa();                    // "avx2" | "avx512" | "avx512_bf16" | "amx_bf16"
+// Gives back the pages of libraries and programs that were only read; what is used comes in again from the system's own copy of the file.
+void pm_let_go_of_files();
 void* pm_pool_new(int threads);
 void pm_pool_free(void* pool);
 

@@ -1,8 +1,9 @@
 """The state of every device block: free, cached, held or parked. Called by `kv_cache` only; knows no sequences and no tokens.
 
-free: its content means nothing. cached: nobody holds it, but its content has a name (a hash) that may be asked for; the least
-recently used is evicted when a free block is wanted. held: by one sequence or several. parked: a copy into it is under way and
-nobody holds it, so it is nobody's until the copy is done.
+free: its content means nothing; what was held last is given out first, since on CPU a block takes no memory until it is written.
+cached: nobody holds it, but its content has a name (a hash) that may be asked for; the least recently used is evicted when a
+free block is wanted. held: by one sequence or several. parked: a copy into it is under way and nobody holds it, so it is
+nobody's until the copy is done.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_held = 0
-        self._free = deque(range(num_blocks))
+        self._free = deque(range(num_blocks))  # the next to be given out first
         self._cached: dict[int, None] = {}  # the least recently used first
         self._parked: set[int] = set()
         self._holders = [0] * num_blocks
@@ -95,7 +96,7 @@ class BlockPool:
             return
         self.num_held -= 1
         if self._hashes[block] is None:
-            self._free.append(block)
+            self._free.appendleft(block)
         else:
             self._cached[block] = None
 
@@ -109,7 +110,7 @@ class BlockPool:
 
     def unpark(self, block: int) -> None:
         self._parked.remove(block)
-        self._free.append(block)
+        self._free.appendleft(block)
 
     def name(self, block: int, content: bytes, parent: bytes | None) -> None:
         """A held block's content may be found from now on, unless another block has it already: then this one stays nameless."""
@@ -132,7 +133,7 @@ class BlockPool:
         self._unname(block)
         if block in self._cached:
             del self._cached[block]
-            self._free.append(block)
+            self._free.appendleft(block)
 
     def _evict(self) -> Evicted:
         block = next(iter(self._cached))

@@ -144,7 +144,7 @@ def _fetch_all(
 
 
 def _device_bytes(pool: KVPool) -> _Bytes:
-    """[layers * 2 * heads, blocks, bytes]"""
+    """[layers * 2 * heads, blocks, bytes], of either layout a view."""
     rows = pool.data.shape[:3].numel()
     return _bytes(pool.data, rows, pool.data.shape[3])
 
@@ -156,4 +156,6 @@ def _host_bytes(pool: HostPool) -> _Bytes:
 
 def _bytes(data: torch.Tensor, *shape: int) -> _Bytes:
     array: npt.NDArray[Any] = data.view(torch.uint8).numpy()
-    return array.reshape(*shape, -1)
+    view = array.reshape(*shape, -1)
+    assert np.shares_memory(array, view), "a copy would be filled and not the pool"
+    return view

@@ -16,8 +16,10 @@ class KVPool:
     """Keys and values of every layer: [num_kv_heads, num_blocks + 1, block_size, head_dim] each.
 
     They are views of `data` [num_layers, 2, num_kv_heads, num_blocks + 1, block_size, head_dim], where a block of all layers is
-    one slice. Heads come first so that gathering blocks gives each head one contiguous run of tokens. The block after the last
-    (`null_block`) belongs to nobody and stays zero: attention reads it where a sequence has no block.
+    one slice. In memory heads come first, so that gathering blocks gives each head one contiguous run of tokens; with `by_block`
+    blocks do, for kernels that read them where they lie: a block of all layers is one run then, so that what was written last
+    takes up a few huge pages and not one of every head in every layer. The block after the last (`null_block`) belongs to nobody
+    and stays zero: attention reads it where a sequence has no block.
 
     No slot that attention may read ever holds another sequence's remains: a block's tail is zeroed when its first slot is
     written (`write`), so that masked slots are zeros and not an earlier sequence's NaN. That needs no block to be written by one
@@ -33,11 +35,17 @@ class KVPool:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        by_block: bool = False,
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.null_block = num_blocks
-        self.data = zeros((num_layers, 2, num_kv_heads, num_blocks + 1, block_size, head_dim), dtype, device)
+        blocks, heads, slots = num_blocks + 1, (num_layers, 2, num_kv_heads), (block_size, head_dim)
+        if by_block:
+            self.data = zeros((blocks, *heads, *slots), dtype, device).permute(1, 2, 3, 0, 4, 5)
+        else:
+            self.data = zeros((*heads, blocks, *slots), dtype, device)
         self.keys = tuple(layer[0] for layer in self.data)
         self.values = tuple(layer[1] for layer in self.data)
 
@@ -49,7 +57,7 @@ class KVPool:
         slots: torch.Tensor,  # int64 [T]
         fresh_blocks: torch.Tensor | None,  # int64: blocks begun but not filled by this write; zeroed first
     ) -> None:
-        """Put each token's key and value of one layer into its slot."""
+        """Put each token's key and value of one layer into its slot. Of a pool whose heads come first."""
         for cache, new in ((self.keys[layer], key), (self.values[layer], value)):
             if fresh_blocks is not None:
                 cache.index_fill_(1, fresh_blocks, 0.0)

@@ -17,6 +17,7 @@ from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest, MemoryFit, fit
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
+from pagemill_kernels.native.library import let_go_of_files
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
 from pagemill_server.memory import MemoryUse, StartMemory
 from pagemill_server.model.block_copies import BlockCopier
@@ -28,7 +29,7 @@ from pagemill_server.model.grammar_masks import GrammarMasks
 from pagemill_server.model.host_pool import host_blocks
 from pagemill_server.model.interface import AttentionBackend
 from pagemill_server.model.kv_pool import KVPool
-from pagemill_server.model.memory_meter import make_meter
+from pagemill_server.model.memory_meter import give_back_unused, make_meter
 from pagemill_server.model.messages import Begin, Meet, Warm
 from pagemill_server.model.part import Cache, Part, Setup
 from pagemill_server.model.profile import Widest, profile
@@ -76,6 +77,7 @@ def load_runner(
     except BaseException:
         workers.close()
         raise
+    _settle(placement)
     start = StartMemory(memory, MemoryUse(weights, activation, _usable_bytes(held.pool)))
     log.info("memory: %s", start)
     limits = EngineLimits(memory.max_model_len, config.vocab_size, memory.num_blocks, cache.block_size, host)
@@ -173,6 +175,14 @@ def corrected(request: FitRequest, memory: MemoryFit, activation: int | None, pl
     if smaller.failure is not None:
         raise PagemillError(smaller.failure.reason, smaller.failure.message, smaller.failure.suggestion)
     return smaller
+
+
+def _settle(placement: Placement) -> None:
+    """What only the start needed goes back: the room of its first steps, and libraries' pages that were read to bind them."""
+    if placement.device.type == "cpu":
+        give_back_unused()
+    if placement.kernels is not None:
+        let_go_of_files()
 
 
 def _usable_bytes(pool: KVPool) -> int:

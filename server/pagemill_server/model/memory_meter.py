@@ -40,11 +40,11 @@ class HostMeter:
 
     def held(self) -> int | None:
         """Without the pages of files: libraries come in as they are used."""
-        _give_back_unused()
+        give_back_unused()
         return self._status("RssAnon")
 
     def peak(self, work: Callable[[], object]) -> int | None:
-        _give_back_unused()
+        give_back_unused()
         try:
             (self._process / "clear_refs").write_text(_RESET_PEAK)
         except OSError:  # not every kernel or sandbox has it
@@ -82,7 +82,7 @@ class CudaMeter:
         return torch.cuda.max_memory_allocated(self._device) - before
 
 
-def _give_back_unused() -> None:
+def give_back_unused() -> None:
     """What was freed goes back to the system, or a later allocation from it would not be seen (glibc only)."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -77,6 +77,7 @@ class Part:
     def cache(self, num_blocks: int, num_host_blocks: int = 0) -> Cache:
         """Take the memory for so many blocks in each tier."""
         config, placement = self._config, self._setup.placement
+        kernels = self._kernels if can_attend(config.head_dim, placement.dtype) else None
         pool = KVPool(
             config.num_hidden_layers,
             config.num_key_value_heads,
@@ -85,16 +86,17 @@ class Part:
             self._setup.block_size,
             placement.dtype,
             placement.device,
+            by_block=kernels is not None,
         )
         copier = make_copier(pool, HostPool(pool, num_host_blocks)) if num_host_blocks else None
-        return Cache(pool, self._attention(pool), copier)
+        return Cache(pool, self._attention(pool, kernels), copier)
 
-    def _attention(self, pool: KVPool) -> AttentionBackend:
+    def _attention(self, pool: KVPool, kernels: Kernels | None) -> AttentionBackend:
         if pool.data.device.type == "cuda":
             # Here and not above: Triton need not be there where no GPU is.
             from pagemill_server.model.triton_attention import TritonAttention
 
             return TritonAttention(pool, self.model.attention)
-        if self._kernels is not None and can_attend(self._config.head_dim, self._setup.placement.dtype):
-            return NativeAttention(pool, self.model.attention, self._kernels.pool)
+        if kernels is not None:
+            return NativeAttention(pool, self.model.attention, kernels.pool)
         return TorchAttention(pool, self.model.attention)

@@ -61,6 +61,17 @@ def test_release_is_idempotent() -> None:
     cache.check_integrity()
 
 
+def test_what_was_written_before_is_given_out_before_what_nobody_has_written() -> None:
+    cache = KVCache(num_blocks=8, block_size=4)
+    written = set()
+    for seq_id in range(5):
+        sequence = make_sequence(seq_id)
+        cache.grow(sequence, 5)
+        written |= set(cache.table(sequence, 5))
+        cache.release(sequence)
+    assert len(written) == 2
+
+
 def test_a_table_is_not_handed_out_beyond_what_is_held() -> None:
     cache = KVCache(num_blocks=4, block_size=4)
     sequence = make_sequence()

@@ -240,6 +240,7 @@ def test_a_match_of_a_leader_that_has_gone_is_refused() -> None:
     admit(cache, leader)
     match = cache.shared(leader, sibling)
     cache.release(leader)
+    admit(cache, make_sequence(5))  # has some of what was the leader's
     admit(cache, leader)
     with pytest.raises(AssertionError, match="isn't what"):
         cache.admit(sibling, 14, match)

@@ -45,15 +45,18 @@ class Tiers:
         return tickets
 
 
-def make_tiers(device: str = "cpu", dtype: torch.dtype = torch.float32, block_size: int = 4) -> Tiers:
-    pool = KVPool(3, 2, 8, DEVICE_BLOCKS, block_size, dtype, torch.device(device))
+def make_tiers(
+    device: str = "cpu", dtype: torch.dtype = torch.float32, block_size: int = 4, *, by_block: bool = False
+) -> Tiers:
+    pool = KVPool(3, 2, 8, DEVICE_BLOCKS, block_size, dtype, torch.device(device), by_block=by_block)
     host = HostPool(pool, HOST_BLOCKS)
     return Tiers(pool, host, make_copier(pool, host))
 
 
-@pytest.fixture(params=DEVICES)
+@pytest.fixture(params=[*DEVICES, "cpu, by block"])
 def tiers(request: pytest.FixtureRequest) -> Iterator[Tiers]:
-    made = make_tiers(request.param)
+    device, _, layout = request.param.partition(", ")
+    made = make_tiers(device, by_block=layout == "by block")
     yield made
     made.copier.close()
 

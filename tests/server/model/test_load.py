@@ -14,9 +14,12 @@ from pagemill.failures import FailureReason, PagemillError
 from pagemill.memory_fit import FitRequest, MemoryFit, fit
 from pagemill.model_files import inspect
 from pagemill_server.config import CacheConfig, EngineLimits, ModelOptions, SchedulerConfig
-from pagemill_server.model import division, host_limits
-from pagemill_server.model.device import Placement
+from pagemill_server.model import division, host_limits, load
+from pagemill_server.model.device import Placement, place
 from pagemill_server.model.load import corrected, load_runner
+from pagemill_server.model.memory_meter import HostMeter
+from pagemill_server.model.part import Part, Setup
+from tests.server.computing import needs_native
 from tests.server.tiny import tiny_config, write_tiny_llama
 
 TOKEN_BYTES = 2 * 2 * 2 * 16 * 4  # keys and values, layers, heads, head_dim, float32
@@ -181,6 +184,33 @@ def test_the_predicted_weights_are_what_is_in_memory(tmp_path: Path) -> None:
     _, memory = start(write_tiny_llama(tmp_path, tie_word_embeddings=False))
     stored = sum(info.nbytes for info in inspect(tmp_path).tensors.values())
     assert memory.weights_bytes == stored
+
+
+@needs_native
+def test_weights_are_read_and_packed_one_by_one(tmp_path: Path) -> None:
+    """Never are all there twice: what is more than stored is a layer as it was read, and holes between packed ones."""
+    shape = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 24}
+    files = inspect(write_tiny_llama(tmp_path, **shape))
+    options = ModelOptions(str(tmp_path), ("tiny",), dtype="float32")
+    kept: list[Part] = []
+    peak = HostMeter().peak(lambda: kept.append(Part(Setup(files, place(options, files), 16, 64))))
+    if peak is None:
+        pytest.skip("this kernel does not let a process reset its peak")
+    assert kept
+    stored = sum(info.nbytes for info in files.tensors.values())
+    assert stored < peak < 1.75 * stored
+
+
+@needs_native
+def test_what_only_the_start_needed_is_given_back_after_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("profile", "give_back_unused", "let_go_of_files"):
+        real = getattr(load, name)
+        monkeypatch.setattr(load, name, lambda *args, name=name, real=real: (done.append(name), real(*args))[1])
+    start(write_tiny_llama(tmp_path))
+    assert done == ["profile", "give_back_unused", "let_go_of_files"]
 
 
 def test_half_precision_halves_the_cache(tmp_path: Path) -> None:

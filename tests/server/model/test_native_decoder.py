@@ -60,6 +60,9 @@ def test_who_computes(tmp_path: Path, shape: dict[str, Any], model: type, attent
     folder = write_tiny_llama(tmp_path, **shape)
     runner, _ = load(folder)
     assert (type(runner._model), type(runner._attention)) == (model, attention)
+    assert isinstance(runner._attention, NativeAttention)
+    pool = runner._attention._pool
+    assert pool.data[:, :, :, 1].is_contiguous()  # these kernels read blocks where they lie
     with computing(native=False):
         runner, _ = load(folder)
     assert (type(runner._model), type(runner._attention)) == (Llama, TorchAttention)
