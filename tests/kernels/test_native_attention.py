@@ -160,10 +160,10 @@ def test_a_querys_bits_follow_from_its_keys_alone(block_size: int, window: int |
 def test_few_rows_have_the_bits_of_many(
     heads: int, kv_heads: int, block_size: int, window: int | None, dtype: torch.dtype
 ) -> None:
-    """A single token reads keys and values where they lie in the cache; a prompt's tokens read a copy of them."""
+    """A single token, or a few, read keys and values where they lie in the cache; a prompt's tokens read a copy."""
     sequences = Sequences(Shape(heads, kv_heads, 80, window, None, dtype), (140,))
     whole = sequences.through(pool(1))
-    for chunk in (1, 2):
+    for chunk in (1, 2, 11):
         assert_same_bits(sequences.through(pool(1), block_size=block_size, chunks=[chunk]), whole)
 
 

@@ -182,21 +182,26 @@ void attend_block(const Place& place, const Rows& rows, int row, int count, int 
   for (int r = 0; r < count; ++r) add(r, 1, all_last, lasts[r]);
 }
 
-// All rows of an item, up to kFewRows, over a tile.
-template <class Element>
-void attend_few(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
-  int dim = layer.heads.head_dim;
-  Ahead ahead(layer.cache, next.offsets, Element());
-  attend_block(InCache<Element>{layer.cache, tile.offsets, tile.begin, dim, ahead}, rows, 0, rows.count, tile.begin, dim, own);
-}
-
-void attend_many(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
-  int dim = layer.heads.head_dim;
-  load_tile(layer, tile, next, own);
+// The rows of an item that see something of a tile.
+template <class Place>
+void attend_tile(const Place& place, const Rows& rows, const Tile& tile, int head_dim, Scratch& own) {
   int row = 0, stop = rows.count;
   while (row < stop && !rows.sees(row, tile.begin, tile.last)) row += rows.group;
   while (stop > row && !rows.sees(stop - 1, tile.begin, tile.last)) stop -= rows.group;
-  for (; row < stop; row += kBlockRows) attend_block(Copied{own, dim}, rows, row, std::min(kBlockRows, stop - row), tile.begin, dim, own);
+  for (; row < stop; row += kBlockRows) attend_block(place, rows, row, std::min(kBlockRows, stop - row), tile.begin, head_dim, own);
+}
+
+void attend_few(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
+  auto in_cache = [&](auto element) {
+    Ahead ahead(layer.cache, next.offsets, element);
+    attend_tile(InCache<decltype(element)>{layer.cache, tile.offsets, tile.begin, layer.heads.head_dim, ahead}, rows, tile, layer.heads.head_dim, own);
+  };
+  layer.cache.type == F32 ? in_cache(float()) : in_cache(std::uint16_t());
+}
+
+void attend_many(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
+  load_tile(layer, tile, next, own);
+  attend_tile(Copied{own, layer.heads.head_dim}, rows, tile, layer.heads.head_dim, own);
 }
 
 // Joins a later span's row to the total of those before it.
@@ -252,9 +257,7 @@ void attend_span(const Layer& layer, const AttentionItem& item, const Rows& rows
   while (tile.begin < last) {
     bool ends = tile.last == last;
     Tile next = ends ? after : find_tile(layer, item, tile.begin + kTile, first, last);
-    if (rows.count > kBlockRows) attend_many(layer, rows, tile, next, own);
-    else if (layer.cache.type == F32) attend_few<float>(layer, rows, tile, next, own);
-    else attend_few<std::uint16_t>(layer, rows, tile, next, own);
+    (rows.count <= kFewRows ? attend_few : attend_many)(layer, rows, tile, next, own);
     if (ends) break;
     tile = next;
   }

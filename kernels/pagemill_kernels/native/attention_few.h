@@ -11,6 +11,7 @@
 
 namespace pagemill {
 
+constexpr int kFewRows = 2 * kBlockRows;     // of an item: reading a tile twice is still faster than copying it
 constexpr int kGroups = kTile / Vec::lanes;  // of keys, one a lane
 
 // Where the next tile's groups begin. Asked for bit by bit while this one is computed: all at once would fill the few places for lines under way, and
