@@ -168,6 +168,22 @@ def test_where_a_caches_blocks_lie_changes_nothing(dtype: torch.dtype) -> None:
     assert_same_bits(by_block, sequences.through(pool(2), block_size=24, chunks=chunks))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("window", [None, 1, 70])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "block_size"),
+    [(1, 1, 16), (4, 2, 32), (6, 2, 64), (8, 2, 16), (5, 1, 7), (6, 1, 32), (7, 1, 24)],
+)
+def test_few_rows_have_the_bits_of_many(
+    heads: int, kv_heads: int, block_size: int, window: int | None, dtype: torch.dtype
+) -> None:
+    """A single token, or a few, read keys and values where they lie in the cache; a prompt's tokens read a copy."""
+    sequences = Sequences(Shape(heads, kv_heads, 80, window, None, dtype), (140,))
+    whole = sequences.through(pool(1))
+    for chunk in (1, 2, 11):
+        assert_same_bits(sequences.through(pool(1), block_size=block_size, chunks=[chunk]), whole)
+
+
 @pytest.mark.parametrize("window", [None, 1500])
 def test_long_contexts_are_split_over_threads_without_a_change(window: int | None) -> None:
     sequences = Sequences(Shape(2, 1, 16, window, 0.3), (2600,))

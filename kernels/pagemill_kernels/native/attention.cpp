@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention_few.h"
 #include "attention_tile.h"
 #include "rows.h"
 
@@ -49,11 +50,6 @@ Scratch& own_scratch(int rows, int head_dim) {
   scratch->make_room(rows, head_dim);
   return *scratch;
 }
-
-alignas(64) constexpr char kZeros[256 * sizeof(float)] = {};  // a key that is not there
-
-inline Vec load_as(const float* p) { return load(p); }
-inline Vec load_as(const std::uint16_t* p) { return load_bf16(p); }
 
 // What all items of one layer share.
 struct Layer {
@@ -110,24 +106,6 @@ inline void ask_for(const void* from, std::int64_t offset, int row_bytes, int el
   for (int line = 0; line < row_bytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T0);
 }
 
-// 16 bytes of each row of a group, `d` elements into them, into the scratch's columns; so many elements.
-inline int load_columns(const char* const* rows, int d, float* to, float) {
-  Vec columns[4];
-  four_columns(rows, d * sizeof(float), columns);
-  for (int i = 0; i < 4; ++i) store(to + (d + i) * kTile, columns[i]);
-  return 4;
-}
-
-inline int load_columns(const char* const* rows, int d, float* to, std::uint16_t) {
-  Vec columns[4];
-  four_columns(rows, d * sizeof(std::uint16_t), columns);
-  for (int i = 0; i < 4; ++i) {
-    store(to + (d + 2 * i) * kTile, first_bf16(columns[i]));
-    store(to + (d + 2 * i + 1) * kTile, second_bf16(columns[i]));
-  }
-  return 8;
-}
-
 // The tile's keys, transposed, and values into the scratch. Absent keys are zeros, absent values whatever was there: no row reads them.
 template <class Element>
 void load_elements(const Cache& cache, const Tile& tile, const Tile& next, int head_dim, float* keys_to, float* values_to) {
@@ -141,7 +119,11 @@ void load_elements(const Cache& cache, const Tile& tile, const Tile& next, int h
       rows[i] = offset < 0 ? kZeros : reinterpret_cast<const char*>(keys + offset);
       ask_for(keys, next.offsets[group + i], head_dim * element, element);
     }
-    for (int d = 0; d < head_dim;) d += load_columns(rows, d, keys_to + group, Element());
+    for (int d = 0; d < head_dim; d += kColumns<Element>) {
+      Vec vectors[kColumns<Element>];
+      columns_of<Element>(rows, d, vectors);
+      for (int i = 0; i < kColumns<Element>; ++i) store(keys_to + (d + i) * kTile + group, vectors[i]);
+    }
   }
   for (int i = columns; i < kTile; ++i) ask_for(keys, next.offsets[i], head_dim * element, element);
   for (int key = 0; key < kTile; ++key, values_to += head_dim) {
@@ -157,8 +139,22 @@ void load_tile(const Layer& layer, const Tile& tile, const Tile& next, Scratch& 
   else load_elements<std::uint16_t>(layer.cache, tile, next, layer.heads.head_dim, to.keys, to.values);
 }
 
-// Rows [row, row + count) of an item over the tile in the scratch, which begins at key `begin`.
-void attend_block(const Rows& rows, int row, int count, int begin, int head_dim, Scratch& own) {
+// A tile in the scratch, as blocks of rows read it.
+struct Copied {
+  const Scratch& from;
+  int head_dim;
+
+  void score(int rows, int columns, const float* queries, float* scores) const {
+    multiply<false>(rows, columns, head_dim, queries, head_dim, from.keys, kTile, scores, kTile);
+  }
+  void add(int rows, int first, int last, const float* scores, float* out) const {
+    multiply<true>(rows, head_dim, last - first, scores + first, kTile, from.values + first * head_dim, head_dim, out, head_dim);
+  }
+};
+
+// Rows [row, row + count) of an item over a tile that begins at key `begin`, Copied or InCache.
+template <class Place>
+void attend_block(const Place& place, const Rows& rows, int row, int count, int begin, int head_dim, Scratch& own) {
   int firsts[kBlockRows], lasts[kBlockRows];
   int all_first = 0, all_last = kTile, most = 0;
   for (int r = 0; r < count; ++r) {
@@ -170,14 +166,12 @@ void attend_block(const Rows& rows, int row, int count, int begin, int head_dim,
   }
   int columns = most + Vec::lanes - 1;
   columns -= columns % Vec::lanes;
-  multiply<false>(count, columns, head_dim, own.queries + row * head_dim, head_dim, own.keys, kTile, own.scores, kTile);
+  place.score(count, columns, own.queries + row * head_dim, own.scores);
   float* out = own.out + row * head_dim;
   for (int r = 0; r < count; ++r)
     soften(own.scores + r * kTile, columns, firsts[r], lasts[r], own.states[row + r], out + r * head_dim, head_dim);
   auto add = [&](int r, int together, int first, int last) {
-    if (first < last)
-      multiply<true>(together, head_dim, last - first, own.scores + r * kTile + first, kTile, own.values + first * head_dim, head_dim,
-                     out + r * head_dim, head_dim);
+    if (first < last) place.add(together, first, last, own.scores + r * kTile, out + r * head_dim);
   };
   if (all_first >= all_last) {
     for (int r = 0; r < count; ++r) add(r, 1, firsts[r], lasts[r]);
@@ -186,6 +180,28 @@ void attend_block(const Rows& rows, int row, int count, int begin, int head_dim,
   for (int r = 0; r < count; ++r) add(r, 1, firsts[r], all_first);
   add(0, count, all_first, all_last);
   for (int r = 0; r < count; ++r) add(r, 1, all_last, lasts[r]);
+}
+
+// The rows of an item that see something of a tile.
+template <class Place>
+void attend_tile(const Place& place, const Rows& rows, const Tile& tile, int head_dim, Scratch& own) {
+  int row = 0, stop = rows.count;
+  while (row < stop && !rows.sees(row, tile.begin, tile.last)) row += rows.group;
+  while (stop > row && !rows.sees(stop - 1, tile.begin, tile.last)) stop -= rows.group;
+  for (; row < stop; row += kBlockRows) attend_block(place, rows, row, std::min(kBlockRows, stop - row), tile.begin, head_dim, own);
+}
+
+void attend_few(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
+  auto in_cache = [&](auto element) {
+    Ahead ahead(layer.cache, next.offsets, element);
+    attend_tile(InCache<decltype(element)>{layer.cache, tile.offsets, tile.begin, layer.heads.head_dim, ahead}, rows, tile, layer.heads.head_dim, own);
+  };
+  layer.cache.type == F32 ? in_cache(float()) : in_cache(std::uint16_t());
+}
+
+void attend_many(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
+  load_tile(layer, tile, next, own);
+  attend_tile(Copied{own, layer.heads.head_dim}, rows, tile, layer.heads.head_dim, own);
 }
 
 // Joins a later span's row to the total of those before it.
@@ -241,11 +257,7 @@ void attend_span(const Layer& layer, const AttentionItem& item, const Rows& rows
   while (tile.begin < last) {
     bool ends = tile.last == last;
     Tile next = ends ? after : find_tile(layer, item, tile.begin + kTile, first, last);
-    load_tile(layer, tile, next, own);
-    int row = 0, stop = rows.count;
-    while (row < stop && !rows.sees(row, tile.begin, tile.last)) row += rows.group;
-    while (stop > row && !rows.sees(stop - 1, tile.begin, tile.last)) stop -= rows.group;
-    for (; row < stop; row += kBlockRows) attend_block(rows, row, std::min(kBlockRows, stop - row), tile.begin, dim, own);
+    (rows.count <= kFewRows ? attend_few : attend_many)(layer, rows, tile, next, own);
     if (ends) break;
     tile = next;
   }

@@ -15,9 +15,34 @@ constexpr int kTile = 64;                         // keys
 constexpr int kBlockRows = 6;                     // of a product at once
 constexpr int kBlockVectors = Vec::lanes == 16 ? 4 : 2;  // columns of a product at once, in vectors: accumulators fill the registers
 
-// c[r] = (adds ? c[r] : 0) + sum over k of a[r][k] * b[k], in order.
-template <int Rows, int Vectors, bool Adds>
-void multiply_block(int depth, const float* a, int lda, const float* b, int ldb, float* c, int ldc) {
+alignas(64) constexpr char kZeros[256 * sizeof(float)] = {};  // a key that is not there
+
+// Elements in 16 bytes: so many vectors columns_of makes.
+template <class Element>
+constexpr int kColumns = 16 / sizeof(Element);
+
+// Elements [d, d + kColumns) of as many keys as there are lanes, a vector each.
+template <class Element>
+inline void columns_of(const char* const* keys, int d, Vec (&columns)[kColumns<Element>]) {
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    four_columns(keys, d * sizeof(Element), columns);
+  } else {
+    Vec pairs[4];
+    four_columns(keys, d * sizeof(Element), pairs);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      columns[2 * i] = first_bf16(pairs[i]);
+      columns[2 * i + 1] = second_bf16(pairs[i]);
+    }
+  }
+}
+
+inline Vec load_as(const float* p) { return load(p); }
+inline Vec load_as(const std::uint16_t* p) { return load_bf16(p); }
+
+// c[r] = (adds ? c[r] : 0) + sum over k of a[r][k] * b[k], in order. b is float32 or bfloat16.
+template <int Rows, int Vectors, bool Adds, class Element>
+void multiply_block(int depth, const float* a, int lda, const Element* b, int ldb, float* c, int ldc) {
   Vec sums[Rows][Vectors];
 #pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r) {
@@ -27,7 +52,7 @@ void multiply_block(int depth, const float* a, int lda, const float* b, int ldb,
   for (int k = 0; k < depth; ++k) {
     Vec columns[Vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) columns[v] = load(b + static_cast<std::ptrdiff_t>(k) * ldb + v * Vec::lanes);
+    for (int v = 0; v < Vectors; ++v) columns[v] = load_as(b + static_cast<std::ptrdiff_t>(k) * ldb + v * Vec::lanes);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
       Vec factor = set1(a[r * lda + k]);
@@ -42,8 +67,8 @@ void multiply_block(int depth, const float* a, int lda, const float* b, int ldb,
   }
 }
 
-template <bool Adds, int Vectors>
-void multiply_rows(int rows, int depth, const float* a, int lda, const float* b, int ldb, float* c, int ldc) {
+template <bool Adds, int Vectors, class Element>
+void multiply_rows(int rows, int depth, const float* a, int lda, const Element* b, int ldb, float* c, int ldc) {
   switch (rows) {
     case 1: return multiply_block<1, Vectors, Adds>(depth, a, lda, b, ldb, c, ldc);
     case 2: return multiply_block<2, Vectors, Adds>(depth, a, lda, b, ldb, c, ldc);
@@ -55,8 +80,8 @@ void multiply_rows(int rows, int depth, const float* a, int lda, const float* b,
 }
 
 // Up to kBlockRows rows; columns a multiple of the lanes.
-template <bool Adds>
-void multiply(int rows, int columns, int depth, const float* a, int lda, const float* b, int ldb, float* c, int ldc) {
+template <bool Adds, class Element>
+void multiply(int rows, int columns, int depth, const float* a, int lda, const Element* b, int ldb, float* c, int ldc) {
   for (int column = 0; column < columns;) {
     int vectors = (columns - column) / Vec::lanes;
     if (vectors >= kBlockVectors) {
