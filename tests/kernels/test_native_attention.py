@@ -29,7 +29,7 @@ BY_TILES = ("amx_bf16", EMULATED)  # over caches of bfloat16
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library's attention with tiles of plain C++."""
-    sources = ("attention.cpp", "attention_plan.cpp", "pool.cpp")
+    sources = ("attention.cpp", "attention_calls.cpp", "attention_plan.cpp", "pool.cpp")
     return compile_emulated(tmp_path_factory.mktemp("attention"), "emulated_attention.cpp", sources, "avx2")
 
 
@@ -141,7 +141,7 @@ def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
 
 
 def check_by_tiles(sequences: Sequences, ours: list[torch.Tensor]) -> None:
-    """Against queries as they are rounded; weights are rounded to 8 bits, so an output is off by 2^-9 of what it is made of, 2^-8 with its divisor."""
+    """With queries as they are rounded. Weights keep 8 bits: an output is off by 2^-9 of what it is made of at most; twice that."""
     shape, rounded = sequences.shape, Sequences(sequences.shape, sequences.lengths)
     scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
     factor = torch.tensor(scale, dtype=torch.float32) * torch.tensor(LOG2_E, dtype=torch.float32)
@@ -205,7 +205,8 @@ def test_long_contexts_are_split_over_threads_without_a_change(
     for threads, chunk in ((2, 2599), (3, 2000), (1, 1300)):  # the last step is one token, several spans, and both
         assert_same_bits(sequences.through(pool(threads), block_size=24, chunks=[chunk]), whole)
     if dtype is BF16 and instruction_set in BY_TILES:
-        return check_by_tiles(sequences, whole)
+        check_by_tiles(sequences, whole)
+        return
     keys, values = (part.to(dtype).float() for part in sequences.parts[0][1:])
     for position in (0, 1023, 1024, 1500, 2047, 2599):
         first = 0 if window is None else max(0, position + 1 - window)
@@ -223,7 +224,7 @@ def test_many_query_heads_may_share_a_key() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 @pytest.mark.parametrize("length", [70, 1100])
 def test_a_later_tokens_nan_stays_its_own(length: int, dtype: torch.dtype) -> None:
-    """In its values too, which tiles multiply by nothing for the rows that do not see it; 1,100 keys are several spans, shared by threads."""
+    """In its values too, which tiles multiply by nothing for rows that do not see it; 1,100 keys are several spans."""
     sequences = Sequences(Shape(dtype=dtype), (length,))
     clean = sequences.through(pool(2))[0]
     bad = length - 4

@@ -1,10 +1,11 @@
-// Attention of an item's rows over tiles of keys, by tiles of bfloat16 (tiles.h): queries, weights and values are rounded to it, sums are float32.
+// Attention of an item's rows over tiles of keys, by tiles of bfloat16 (tiles.h): queries and weights are rounded to it, sums are float32.
 // For attention.cpp, which knows where rows and keys lie.
 //
-// Scores are computed as [16 keys][16 rows], so that keys are taken as the cache has them; weights times values as [16 rows][16 dims], values laid in
-// pairs of keys once for all rows of an item. A row's sums take 32 dims and 32 keys at a time from first to last, and a tile of keys as a whole: absent
-// keys are zeros, keys that a row does not see weigh nothing. So its bits are its own, unless a key that it does not see has a value that is no
-// number: times nothing that is none either. Rows of one query see the same keys, and attention.cpp gives queries alone where that may have been.
+// Scores are computed as [16 keys][16 rows], so that keys are taken as the cache has them; weights times values as [16 rows][16 dims], values
+// laid in pairs of keys once for all rows of an item. A row's sums take 32 dims and 32 keys at a time from first to last, and a tile of keys
+// as a whole: absent keys are zeros, keys that a row does not see weigh nothing. So its bits are its own, unless a key that it does not see
+// has a value that is not finite: times nothing that is no number. Rows of one query see the same keys, and attention.cpp gives queries alone
+// where that may have been.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 namespace pagemill {
 
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-constexpr int kPairsInTile = 16 * kTileBytes / 2;  // halves of a tile whole
+constexpr int kHalvesInTile = kTileRows * kTileBytes / 2;
 
 // Tiles 0 to 3 are sums, 4 and 5 keys or weights, 6 and 7 queries or values; all whole, so that shapes are set once.
 inline TileShapes whole_tiles() {
@@ -54,9 +55,10 @@ inline void lay_pair(const std::uint16_t* one, const std::uint16_t* other, int d
 #endif
 }
 
+// Into the second level: more may be on their way to it at once, which is what holds up single tokens.
 inline void ask_for_row(const std::uint16_t* cache, std::int64_t offset, int head_dim) {
   if (offset < 0) return;
-  for (int d = 0; d < head_dim; d += 32) _mm_prefetch(reinterpret_cast<const char*>(cache + offset + d), _MM_HINT_T0);
+  for (int d = 0; d < head_dim; d += 32) _mm_prefetch(reinterpret_cast<const char*>(cache + offset + d), _MM_HINT_T1);
 }
 
 // A thread's own. Rows are an item's, in groups of 16; `out` [rows, head_dim] has room for whole groups.
@@ -68,8 +70,8 @@ class TileAttention {
     rows_ = std::max(rows_, (rows + 15) / 16 * 16);
     head_dim_ = head_dim;
     depth_ = (head_dim + kTileK - 1) / kTileK * kTileK;
-    const std::size_t kept = static_cast<std::size_t>(16) * head_dim_, halves = static_cast<std::size_t>(depth_) * (rows_ + 16 + kTile) +
-                             static_cast<std::size_t>(kTile) * (head_dim_ + 16);
+    const std::size_t kept = static_cast<std::size_t>(16) * head_dim_;
+    const std::size_t halves = static_cast<std::size_t>(depth_) * (rows_ + 16 + kTile) + static_cast<std::size_t>(kTile) * (head_dim_ + 16);
     memory_.assign(kept + kTile * 16 + 2 * rows_ + halves / 2 + 16, 0.0f);  // zeros: rows that are not there are numbers
     float* at = memory_.data() + (16 - (reinterpret_cast<std::uintptr_t>(memory_.data()) & 63) / sizeof(float)) % 16;
     kept_ = at, sums_ = kept_ + kept, most_ = sums_ + kTile * 16, sum_ = most_ + rows_;
@@ -92,8 +94,8 @@ class TileAttention {
     }
   }
 
-  // All rows over keys [first, last), which lie in one span, into `out` and `states`. find(begin) is the tile of keys that begins there, `after` the
-  // tile that the thread comes to next.
+  // All rows over keys [first, last), which lie in one span, into `out` and `states`. find(begin) is the tile of keys that begins there, `after`
+  // the one that the thread comes to next.
   template <class Rows, class Tile, class Find>
   void attend_span(const Rows& rows, int first, int last, const Cache& cache, Find&& find, const Tile& after, float* out, RowState* states) {
     std::fill(most_, most_ + rows_, kLowest);
@@ -157,19 +159,47 @@ class TileAttention {
     const auto *keys = static_cast<const std::uint16_t*>(cache.keys), *values = static_cast<const std::uint16_t*>(cache.values);
     auto row = [&](int key) { return tile.offsets[key] < 0 ? kNone : values + tile.offsets[key]; };
     for (int key = 0; key < kTile; key += 2) {
-      for (int i = key; i < key + 2; ++i) ask_for_row(keys, next.offsets[i], head_dim_), ask_for_row(values, next.offsets[i], head_dim_);
+      for (int i = key; i < key + 2; ++i) {
+        ask_for_row(keys, next.offsets[i], head_dim_);
+        ask_for_row(values, next.offsets[i], head_dim_);
+      }
       lay_pair(row(key), row(key + 1), head_dim_, values_ + key * 16);
     }
   }
 
   template <class Rows, class Tile>
-  static Seen seen_by(const Rows& rows, int row, const Tile& tile) {
+  static Seen seen_by(const Rows& rows, int group, const Tile& tile) {
     Seen seen = {};
-    for (int r = 0; r < kFour && row + r < rows.count; ++r) {
-      seen.first[r] = std::min(kTile, std::max(tile.first, rows.first_key(row + r)) - tile.begin);
-      seen.last[r] = std::max(0, std::min(tile.last, rows.position(row + r) + 1) - tile.begin);
+    for (int r = 0; r < 16 && group + r < rows.count; ++r) {
+      seen.first[r] = static_cast<float>(std::min(kTile, std::max(tile.first, rows.first_key(group + r)) - tile.begin));
+      seen.last[r] = static_cast<float>(std::max(0, std::min(tile.last, rows.position(group + r) + 1) - tile.begin));
     }
     return seen;
+  }
+
+  // Of rows [first, last) of a group; their outputs shrink to their new maxima. Returns where those for the first 32 keys lie, a row each 128 bytes.
+  const std::uint16_t* weigh(int first, int last, const Seen* seen, int group, float* out) {
+    float shrinks[16];
+    if (last - first / kFour * kFour > 2 * kFour) {
+      shrink(weigh_sixteen(sums_, seen, most_ + group, sum_ + group, shrinks), shrinks, out + group * head_dim_);
+      later_ = kHalvesInTile * 2;
+      return reinterpret_cast<const std::uint16_t*>(sums_ + 16);
+    }
+    int moved = 0;
+    for (int row = first / kFour * kFour; row < last; row += kFour) {
+      float *most = most_ + group + row, *sum = sum_ + group + row;
+      moved |= weigh_four(sums_, row, seen, most, sum, weights_ + row * kTile, shrinks + row) << row;
+    }
+    shrink(moved, shrinks, out + group * head_dim_);
+    later_ = kTileK;
+    return weights_;
+  }
+
+  void shrink(int moved, const float* shrinks, float* out) {
+    for (int row = 0; moved != 0; ++row, moved >>= 1, out += head_dim_) {
+      if (moved % 2 == 0) continue;
+      for (int d = 0; d < head_dim_; d += Vec::lanes) store(out + d, load(out + d) * set1(shrinks[row]));
+    }
   }
 
   // Rows of a group of 16 that are in [row, stop), which are those that see something of the tile.
@@ -180,24 +210,16 @@ class TileAttention {
     const bool whole = first == group && last == group + 16 && tile.first == tile.begin && tile.last == tile.begin + kTile &&
                        rows.position(first) + 1 >= tile.last && rows.first_key(last - 1) <= tile.first;
     multiply_keys(queries_ + group * depth_);
-    for (int four = first / kFour * kFour; four < last; four += kFour) {
-      Seen seen;
-      if (!whole) seen = seen_by(rows, four, tile);
-      float shrinks[kFour];
-      int shrunk = weigh(sums_, four - group, whole ? nullptr : &seen, most_ + four, sum_ + four, weights_ + (four - group) * kTile, shrinks);
-      for (int r = 0; r < kFour && shrunk != 0; ++r, shrunk >>= 1) {
-        if (shrunk % 2 == 0) continue;
-        float* to = out + (four + r) * head_dim_;
-        for (int d = 0; d < head_dim_; d += Vec::lanes) store(to + d, load(to + d) * set1(shrinks[r]));
-      }
-    }
+    Seen seen;
+    if (!whole) seen = seen_by(rows, group, tile);
+    const std::uint16_t* weights = weigh(first - group, last - group, whole ? nullptr : &seen, group, out);
     // Rows that see nothing of the tile keep their bits: a product with nothing would turn -0 to 0.
     const std::size_t above = static_cast<std::size_t>(first - group) * head_dim_;
     const std::size_t below = static_cast<std::size_t>(there - last) * head_dim_;
     float *from = out + group * head_dim_, *end = out + last * head_dim_;
     std::memcpy(kept_, from, above * sizeof(float));
     std::memcpy(kept_ + above, end, below * sizeof(float));
-    add_values(from);
+    add_values(weights, from);
     std::memcpy(from, kept_, above * sizeof(float));
     std::memcpy(end, kept_ + above, below * sizeof(float));
   }
@@ -208,7 +230,7 @@ class TileAttention {
     Tiles::template zero<1>();
     Tiles::template zero<2>();
     Tiles::template zero<3>();
-    for (int depth = 0; depth < depth_; depth += kTileK, queries += kPairsInTile) {
+    for (int depth = 0; depth < depth_; depth += kTileK, queries += kHalvesInTile) {
       Tiles::template load<6>(queries, kTileBytes);
       multiply_16_keys<0, 4>(depth);
       multiply_16_keys<1, 5>(depth);
@@ -229,9 +251,9 @@ class TileAttention {
   }
 
   // out [16][head_dim] += weights [16][kTile] times values.
-  void add_values(float* out) {
-    Tiles::template load<4>(weights_, kTile * 2);
-    Tiles::template load<5>(weights_ + kTileK, kTile * 2);
+  void add_values(const std::uint16_t* weights, float* out) {
+    Tiles::template load<4>(weights, kTile * 2);
+    Tiles::template load<5>(weights + later_, kTile * 2);
     int column = 0;
     for (; column + 4 <= head_dim_ / 16; column += 4) add_columns<4>(column, out);
     for (; column < head_dim_ / 16; ++column) add_columns<1>(column, out);
@@ -260,12 +282,13 @@ class TileAttention {
   void add_16_dims(const std::uint16_t* values, const float* out) {
     Tiles::template load<sums>(out, static_cast<std::ptrdiff_t>(head_dim_) * sizeof(float));
     Tiles::template load<6>(values, kTileBytes);
-    Tiles::template load<7>(values + kPairsInTile, kTileBytes);
+    Tiles::template load<7>(values + kHalvesInTile, kTileBytes);
     Tiles::template multiply<sums, 4, 6>();
     Tiles::template multiply<sums, 5, 7>();
   }
 
   int rows_ = 0, head_dim_ = 0, depth_ = 0;  // depth: head_dim in whole tiles
+  int later_ = 0;                            // from the weights of the first 32 keys to those of the others
   int first_keys_ = 0, last_keys_ = 0;       // of the tile at hand, sixteens that have keys
   const std::uint16_t* key_rows_[kTile / 16];
   std::uint16_t *queries_, *rounded_, *keys_, *values_, *weights_;  // [rows / 16][depth / 2][16][2], [16][depth], [kTile][depth], pairs, [16][kTile]
