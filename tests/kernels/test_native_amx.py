@@ -1,12 +1,11 @@
 """Products by tiles (AMX): the loops with emulated tiles wherever there is a compiler, the instructions where a processor has them.
 
-Where it has none, only the instructions themselves (`AmxTiles` of amx.h) go untested.
+Where it has none, only the instructions themselves (`AmxTiles` of tiles.h) go untested.
 """
 
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import torch
 
 from pagemill_kernels.native import build, library
 from pagemill_kernels.native.matrix import Matrix, Pool
+from tests.kernels.emulating import compile_emulated
 from tests.kernels.native_libraries import use_instruction_set
 
 BF16, I8 = torch.bfloat16, torch.int8
@@ -49,13 +49,7 @@ def packed(weight: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """(weight, x bfloat16) → the products, and how many tiles they took."""
-    found = build.compiler()
-    if found is None:
-        pytest.skip("no C++ compiler: install g++")
-    made = tmp_path_factory.mktemp("tiles") / "emulated.so"
-    source = Path(__file__).with_name("emulated_tiles.cpp")
-    flags = ("-std=c++17", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
-    subprocess.run([found, *flags, f"-I{build.HERE}", "-o", str(made), str(source)], check=True, timeout=120)
+    made = compile_emulated(tmp_path_factory.mktemp("tiles"), "emulated_products.cpp")
     function = ctypes.CDLL(str(made)).emulated_product
     size, pointer = ctypes.c_int, ctypes.c_void_p
     function.argtypes = [pointer, ctypes.c_int64, size, size, pointer, size, size, size, pointer]

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from pagemill_kernels import reference
+from pagemill_kernels.native import library
 from pagemill_kernels.native.attention import attend, step_layout
 from pagemill_kernels.native.matrix import Pool
+from tests.kernels.emulating import compile_emulated
 from tests.kernels.native_libraries import INSTRUCTION_SETS, pool, use_instruction_set
 
-BOUND = 2e-5  # float32 and bfloat16 caches alike: both are read exactly, and values are about 1
+BOUND = 2e-5  # where vectors compute, float32 and bfloat16 caches alike: both are read exactly, and values are about 1
+BF16 = torch.bfloat16
+EMULATED = "emulated tiles"
+LOG2_E = 1.44269504
+BY_TILES = ("amx_bf16", EMULATED)  # over caches of bfloat16
 
 
-@pytest.fixture(params=INSTRUCTION_SETS, autouse=True)
-def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from use_instruction_set(request.param, monkeypatch)
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library's attention with tiles of plain C++."""
+    sources = ("attention.cpp", "attention_calls.cpp", "attention_plan.cpp", "pool.cpp")
+    return compile_emulated(tmp_path_factory.mktemp("attention"), "emulated_attention.cpp", sources, "avx2")
+
+
+@pytest.fixture(params=[*INSTRUCTION_SETS, EMULATED], autouse=True)
+def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == EMULATED:
+        library_of_it = ctypes.CDLL(str(request.getfixturevalue("emulated")))
+        monkeypatch.setenv("PAGEMILL_NATIVE", EMULATED)
+        monkeypatch.setattr(library, "load", lambda: library_of_it)
+        yield EMULATED
+        return
+    for _ in use_instruction_set(request.param, monkeypatch):
+        yield request.param
 
 
 @dataclass(frozen=True)
@@ -126,6 +149,19 @@ def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=BOUND)
 
 
+def check_by_tiles(sequences: Sequences, ours: list[torch.Tensor]) -> None:
+    """With queries as they are rounded. Weights keep 8 bits: an output is off by 2^-9 of what it is made of at most; twice that."""
+    shape, rounded = sequences.shape, Sequences(sequences.shape, sequences.lengths)
+    scale = shape.head_dim**-0.5 if shape.scale is None else shape.scale
+    factor = torch.tensor(scale, dtype=torch.float32) * torch.tensor(LOG2_E, dtype=torch.float32)
+    rounded.shape = replace(shape, scale=math.log(2))
+    rounded.parts = [[(query * factor).bfloat16().float(), key, value] for query, key, value in sequences.parts]
+    exact = rounded.expected()
+    rounded.parts = [[query, key, value.abs()] for query, key, value in rounded.parts]
+    for one, other, magnitude in zip(ours, exact, rounded.expected(), strict=True):
+        assert ((one - other).abs() <= magnitude * 2**-8).all()
+
+
 def assert_same_bits(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
@@ -140,17 +176,25 @@ LENGTHS = (1, 5, 63, 64, 65, 130)
     ("heads", "kv_heads", "head_dim"), [(9, 3, 64), (4, 4, 16), (8, 1, 32), (6, 2, 80), (2, 1, 256)]
 )
 def test_it_is_the_specification(
-    heads: int, kv_heads: int, head_dim: int, window: int | None, dtype: torch.dtype
+    instruction_set: str, heads: int, kv_heads: int, head_dim: int, window: int | None, dtype: torch.dtype
 ) -> None:
     sequences = Sequences(Shape(heads, kv_heads, head_dim, window, None, dtype), (1, 64, 130))
-    assert_close(sequences.through(pool(1)), sequences.expected())
+    found = sequences.through(pool(1))
+    if dtype is BF16 and instruction_set in BY_TILES:
+        check_by_tiles(sequences, found)
+    else:
+        assert_close(found, sequences.expected())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(6, 2, 32), (9, 1, 80)])
 @pytest.mark.parametrize("block_size", [1, 7, 16, 24, 32, 256])
 @pytest.mark.parametrize("window", [None, 40])
-def test_a_querys_bits_follow_from_its_keys_alone(block_size: int, window: int | None) -> None:
+def test_a_querys_bits_follow_from_its_keys_alone(
+    block_size: int, window: int | None, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype
+) -> None:
     """Not from blocks, chunks, company or threads, and nothing that was not written is read."""
-    sequences = Sequences(Shape(6, 2, 32, window), LENGTHS)
+    sequences = Sequences(Shape(heads, kv_heads, head_dim, window, None, dtype), LENGTHS)
     whole = sequences.through(pool(1))
     draw = random.Random(block_size)
     for threads in (1, 2, 3):
@@ -184,13 +228,19 @@ def test_few_rows_have_the_bits_of_many(
         assert_same_bits(sequences.through(pool(1), block_size=block_size, chunks=[chunk]), whole)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
 @pytest.mark.parametrize("window", [None, 1500])
-def test_long_contexts_are_split_over_threads_without_a_change(window: int | None) -> None:
-    sequences = Sequences(Shape(2, 1, 16, window, 0.3), (2600,))
+def test_long_contexts_are_split_over_threads_without_a_change(
+    instruction_set: str, window: int | None, dtype: torch.dtype
+) -> None:
+    sequences = Sequences(Shape(2, 1, 16, window, 0.3, dtype), (2600,))
     whole = sequences.through(pool(1))
     for threads, chunk in ((2, 2599), (3, 2000), (1, 1300)):  # the last step is one token, several spans, and both
         assert_same_bits(sequences.through(pool(threads), block_size=24, chunks=[chunk]), whole)
-    keys, values = sequences.parts[0][1], sequences.parts[0][2]
+    if dtype is BF16 and instruction_set in BY_TILES:
+        check_by_tiles(sequences, whole)
+        return
+    keys, values = (part.to(dtype).float() for part in sequences.parts[0][1:])
     for position in (0, 1023, 1024, 1500, 2047, 2599):
         first = 0 if window is None else max(0, position + 1 - window)
         for head in range(2):
@@ -204,19 +254,40 @@ def test_many_query_heads_may_share_a_key() -> None:
     assert_close(sequences.through(pool(2)), sequences.expected())
 
 
-def test_a_later_tokens_nan_stays_its_own() -> None:
-    sequences = Sequences(Shape(), (70,))
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+@pytest.mark.parametrize("length", [70, 1100])
+def test_a_later_tokens_nan_stays_its_own(length: int, dtype: torch.dtype) -> None:
+    """In its values too, which tiles multiply by nothing for rows that do not see it; 1,100 keys are several spans."""
+    sequences = Sequences(Shape(dtype=dtype), (length,))
+    clean = sequences.through(pool(2))[0]
+    bad = length - 4
+    sequences.parts[0][1][bad] = sequences.parts[0][2][bad] = float("nan")
+    sequences.parts[0][2][bad + 2] = float("inf")
+    for chunk in (length, 66):
+        poisoned = sequences.through(pool(2), chunks=[chunk])[0]
+        assert torch.equal(poisoned[:bad], clean[:bad])
+        assert poisoned[bad:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_an_earlier_tokens_nan_is_left_behind_by_a_window(dtype: torch.dtype) -> None:
+    sequences = Sequences(Shape(window=20, dtype=dtype), (130,))
     clean = sequences.through(pool(1))[0]
-    sequences.parts[0][1][66] = sequences.parts[0][2][66] = float("nan")
+    sequences.parts[0][2][66] = float("nan")
     poisoned = sequences.through(pool(1))[0]
     assert torch.equal(poisoned[:66], clean[:66])
-    assert poisoned[66:].isnan().all()
+    assert poisoned[66:86].isnan().all()
+    assert torch.equal(poisoned[86:], clean[86:])
 
 
-def test_scores_that_overflow_are_no_harm() -> None:
-    sequences = Sequences(Shape(scale=1e4), (130,))
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_scores_that_overflow_are_no_harm(instruction_set: str, dtype: torch.dtype) -> None:
+    sequences = Sequences(Shape(scale=1e4, dtype=dtype), (130,))
     out = sequences.through(pool(1))
-    assert_close(out, sequences.expected())
+    if dtype is BF16 and instruction_set in BY_TILES:
+        check_by_tiles(sequences, out)
+    else:
+        assert_close(out, sequences.expected())
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -51,7 +51,7 @@ bool agree(int k) {
       same = same && std::fabs(sums[i] - by_vectors[(at * kCheckRows + row) * kPanel + i]) < 1e-5f * k;  // terms are up to 4
     }
   };
-  OurShapes ours;
+  OwnShapes<AmxTiles> ours;
   TileProduct product{reinterpret_cast<const char*>(panels.data()), panel * 2, kCheckPanels, false, x.data(), k, kCheckRows, k};
   TileLoops<AmxTiles>(product).run(compare);
   product.rows = 7;  // two panels side by side

@@ -1,7 +1,4 @@
-// Products of bfloat16 by tiles (AMX): some rows of x times panels of pairs. For matrix.cpp; amx.cpp has the instructions.
-//
-// All that is here but `AmxTiles` is plain C++ over `Tiles`, and tests run it with tiles of plain C++ (tests/kernels/emulated_tiles.cpp)
-// wherever there is a compiler. The instructions themselves, and asking the kernel for them, are tested only where a processor has them.
+// Products of bfloat16 by tiles (tiles.h): some rows of x times panels of pairs. For matrix.cpp.
 //
 // A panel is [k / 2][32 columns][2]: 16 pairs of k from it, 128 bytes apart, are a tile's 16 rows of 16 columns; the other 16 columns lie
 // 64 bytes on. An output's sum takes 32 k at a time from first to last, whatever the rows beside it, so its bits are the row's own. They
@@ -14,29 +11,20 @@
 #include <cstring>
 #include <vector>
 
+#include "tiles.h"
 #if defined(__AVX512BF16__)
 #include "simd.h"
 #endif
 
 namespace pagemill {
 
-constexpr int kTileRows = 16;                         // rows of x in a tile, and columns of a panel
-constexpr int kTileK = 32;                            // k in a tile
-constexpr int kTileBytes = 64;                        // of a tile's row
 constexpr int kTilePanel = 32;                        // outputs in a panel
 constexpr int kTileStride = 128;                      // bytes from one pair of k to the next in a panel of bfloat16, and of sums
 constexpr int kBlockRows = 32;                        // rows of x in two tiles
 constexpr int kStepBytes = kTileK / 2 * kTileStride;  // of a panel of bfloat16: what two tiles take at a time
 constexpr int kAheadBytes = 2048;                     // how far ahead of a product its panels are asked for; measured
 
-// What LDTILECFG reads. Tiles 0 to 3 are sums, [upper rows, lower rows][2]; 4 and 5 are x's upper and lower rows; 6 and 7 a panel's columns.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 0, start_row = 0, reserved[14] = {};
-  std::uint16_t bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileShapes) == 64, "as the processor reads it");
-
+// Tiles 0 to 3 are sums, [upper rows, lower rows][2]; 4 and 5 are x's upper and lower rows; 6 and 7 a panel's columns.
 inline TileShapes shapes_of(int upper, int lower) {
   TileShapes shapes;
   shapes.palette = 1;
@@ -227,43 +215,5 @@ class TileLoops {
   std::vector<std::uint16_t> x_;
   std::uint16_t* wide_ = nullptr;
 };
-
-#if defined(__AMX_BF16__)
-bool tiles_work();  // the kernel lets us have them, and they compute what vectors do; asked once
-
-// The processor's own. Numbers of tiles are in the instruction, which the compiler's intrinsics make of macros' arguments alone.
-struct AmxTiles {
-  static void shape(const TileShapes& shapes) { asm volatile("ldtilecfg %0" ::"m"(shapes)); }
-  static void shapes_now(TileShapes& shapes) { asm volatile("sttilecfg %0" : "=m"(shapes)); }
-  template <int tile>
-  static void zero() {
-    asm volatile("tilezero %%tmm%c0" ::"i"(tile));
-  }
-  template <int tile>
-  static void load(const void* from, std::ptrdiff_t stride) {
-    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile) : "memory");
-  }
-  template <int tile>
-  static void store(void* to, std::ptrdiff_t stride) {
-    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");
-  }
-  template <int sums, int x, int columns>
-  static void multiply() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sums), "i"(x), "i"(columns));
-  }
-};
-
-// While it lives the shapes are ours; then again those of whoever else computes in this thread (oneDNN's, or none).
-class OurShapes {
- public:
-  OurShapes() { AmxTiles::shapes_now(before_); }
-  ~OurShapes() { AmxTiles::shape(before_); }
-  OurShapes(const OurShapes&) = delete;
-  OurShapes& operator=(const OurShapes&) = delete;
-
- private:
-  TileShapes before_;
-};
-#endif
 
 }  // namespace pagemill

@@ -3,11 +3,15 @@
 // An item's queries pass over their keys tile by tile with a running softmax (https://arxiv.org/abs/2205.14135), spans of kSpan keys each on their
 // own. Tiles and spans are counted from the sequence's start and every row goes through them in order, leaving out those that it sees nothing of: so
 // its bits follow from its position and keys, whatever is computed beside it and however the keys lie in blocks.
+//
+// Where the processor has tiles they compute over caches of bfloat16 (attention_amx.h), all rows alike; vectors compute all else.
 #include "attention.h"
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "attention_amx.h"
 #include "attention_few.h"
 #include "attention_tile.h"
 #include "rows.h"
@@ -22,6 +26,7 @@ class Scratch {
   alignas(64) float scores[kBlockRows * kTile];
   std::vector<RowState> states, totals;
   std::vector<char> begun;  // rows that have a total
+  TileAttention<ProcessorTiles> tiles;
 
   void make_room(int rows, int head_dim) {
     std::size_t tile = static_cast<std::size_t>(kTile) * head_dim, block = static_cast<std::size_t>(rows) * head_dim;
@@ -61,6 +66,13 @@ struct Layer {
   void* out;
   Type out_type;
   int ldo;
+  bool by_tiles;
+
+  const float* query(const AttentionItem& item, int row) const {
+    int group = heads.heads / heads.kv_heads;
+    std::int64_t token = layout.query_start[item.sequence] + item.first_query + row / group;
+    return q + token * ldq + static_cast<std::int64_t>(item.kv_head * group + row % group) * heads.head_dim;
+  }
 };
 
 // An item's rows: query by query, each with the heads of the group.
@@ -221,29 +233,32 @@ void merge(RowState& total, float* total_out, bool begun, const RowState& part, 
   for (int d = 0; d < head_dim; d += Vec::lanes) store(total_out + d, fma(load(part_out + d), fresh, load(total_out + d) * old));
 }
 
+// False where not all of it is finite.
 template <class Element>
-void finish(const RowState& state, const float* from, Element* to, int head_dim) {
-  Vec sum = set1(state.sum);
-  for (int d = 0; d < head_dim; d += Vec::lanes) store_as(to + d, load(from + d) / sum);
+bool finish(const RowState& state, const float* from, Element* to, int head_dim) {
+  Vec sum = set1(state.sum), trace = set1(0.0f);
+  for (int d = 0; d < head_dim; d += Vec::lanes) {
+    Vec value = load(from + d) / sum;
+    store_as(to + d, value);
+    trace = fma(value, set1(0.0f), trace);
+  }
+  return sum_lanes(trace) == 0.0f;
 }
 
-void finish_row(const Layer& layer, const AttentionItem& item, const Rows& rows, int row, const RowState& state, const float* from) {
+bool finish_row(const Layer& layer, const AttentionItem& item, const Rows& rows, int row, const RowState& state, const float* from) {
   std::int64_t token = layer.layout.query_start[item.sequence] + item.first_query + row / rows.group;
   int head = item.kv_head * rows.group + row % rows.group, dim = layer.heads.head_dim;
   std::int64_t place = token * layer.ldo + static_cast<std::int64_t>(head) * dim;
-  if (layer.out_type == F32) {
-    finish(state, from, static_cast<float*>(layer.out) + place, dim);
-  } else {
-    finish(state, from, static_cast<std::uint16_t*>(layer.out) + place, dim);
-  }
+  if (layer.out_type == F32) return finish(state, from, static_cast<float*>(layer.out) + place, dim);
+  return finish(state, from, static_cast<std::uint16_t*>(layer.out) + place, dim);
 }
 
 void load_queries(const Layer& layer, const AttentionItem& item, const Rows& rows, Scratch& own) {
   int dim = layer.heads.head_dim;
+  if (layer.by_tiles) return own.tiles.load_queries(rows.count, layer.heads.scale, [&](int row) { return layer.query(item, row); });
   Vec scale = set1(layer.heads.scale);
   for (int row = 0; row < rows.count; ++row) {
-    std::int64_t token = layer.layout.query_start[item.sequence] + item.first_query + row / rows.group;
-    const float* from = layer.q + token * layer.ldq + static_cast<std::int64_t>(item.kv_head * rows.group + row % rows.group) * dim;
+    const float* from = layer.query(item, row);
     for (int d = 0; d < dim; d += Vec::lanes) store(own.queries + row * dim + d, load(from + d) * scale);
   }
 }
@@ -251,6 +266,10 @@ void load_queries(const Layer& layer, const AttentionItem& item, const Rows& row
 // All rows over keys [first, last), which lie in one span, into `states` and `out`. `after`: what the thread comes to next.
 void attend_span(const Layer& layer, const AttentionItem& item, const Rows& rows, int first, int last, const Tile& after, Scratch& own) {
   int dim = layer.heads.head_dim;
+  if (layer.by_tiles) {
+    auto find = [&](int begin) { return find_tile(layer, item, begin, first, last); };
+    return own.tiles.attend_span(rows, first, last, layer.cache, find, after, own.out, own.states.data());
+  }
   std::fill(own.states.begin(), own.states.begin() + rows.count, RowState{});
   std::fill(own.out, own.out + rows.count * dim, 0.0f);
   Tile tile = find_tile(layer, item, first / kTile * kTile, first, last);
@@ -270,6 +289,23 @@ Rows rows_of(const Layer& layer, const AttentionItem& item) {
   return {item.queries * group, group, context + item.first_query, layer.heads.window};
 }
 
+void attend_whole(const Layer& layer, const AttentionItem& item, const Rows& rows, const Tile& after, Scratch& own);
+
+// Each query of an item whose outputs are not all finite: tiles multiply what a row does not see by nothing, and if that is no number the
+// row is none. Alone it meets nothing that it does not see.
+void attend_each(const Layer& layer, const AttentionItem& item, const Rows& rows, Scratch& own) {
+  for (int query = 0; query < item.queries; ++query) {
+    AttentionItem one = item;
+    one.first_query += query;
+    one.queries = 1;
+    one.first_key = rows.first_key(query * rows.group);
+    one.last_key = rows.position(query * rows.group) + 1;
+    Rows heads = rows_of(layer, one);
+    load_queries(layer, one, heads, own);
+    attend_whole(layer, one, heads, Tile(), own);
+  }
+}
+
 void attend_whole(const Layer& layer, const AttentionItem& item, const Rows& rows, const Tile& after, Scratch& own) {
   int dim = layer.heads.head_dim;
   bool one = item.first_key / kSpan == (item.last_key - 1) / kSpan;
@@ -284,8 +320,10 @@ void attend_whole(const Layer& layer, const AttentionItem& item, const Rows& row
     }
     first = last;
   }
+  bool finite = true;
   for (int row = 0; row < rows.count; ++row)
-    finish_row(layer, item, rows, row, one ? own.states[row] : own.totals[row], (one ? own.out : own.total) + row * dim);
+    finite &= finish_row(layer, item, rows, row, one ? own.states[row] : own.totals[row], (one ? own.out : own.total) + row * dim);
+  if (!finite && layer.by_tiles && item.queries > 1) attend_each(layer, item, rows, own);
 }
 
 // A part in the workspace: its rows' outputs [rows, head_dim], then their states.
@@ -297,6 +335,7 @@ void keep_part(const Rows& rows, int head_dim, const Scratch& own, float* part) 
 void merge_parts(const Layer& layer, const AttentionItem& item, const Rows& rows, int parts, const float* first_part, Scratch& own) {
   int dim = layer.heads.head_dim, first_span = rows.first_key(0) / kSpan;
   std::size_t stride = static_cast<std::size_t>(rows.count) * (dim + 2);
+  bool finite = true;
   for (int row = 0; row < rows.count; ++row) {
     RowState total;
     bool begun = false;
@@ -309,29 +348,24 @@ void merge_parts(const Layer& layer, const AttentionItem& item, const Rows& rows
       merge(total, own.total, begun, state, part + static_cast<std::size_t>(row) * dim, dim);
       begun = true;
     }
-    finish_row(layer, item, rows, row, total, own.total);
+    finite &= finish_row(layer, item, rows, row, total, own.total);
   }
-}
-
-template <class Element>
-void write_rows(const Layout& layout, const Heads& heads, const Cache& cache, void* to, const float* from, int ld, int first, int last) {
-  for (int token = first; token < last; ++token) {
-    Element* slot = static_cast<Element*>(to) + cache.place(layout.slots[token], heads.head_dim);
-    for (int head = 0; head < heads.kv_heads; ++head) {
-      Element* place = slot + head * cache.head_stride;
-      const float* row = from + static_cast<std::int64_t>(token) * ld + head * heads.head_dim;
-      copy_row(row, heads.head_dim, place);
-    }
-  }
+  if (!finite && layer.by_tiles && item.queries > 1) attend_each(layer, item, rows, own);
 }
 
 }  // namespace
 
 void AttentionPlan::compute(int piece, const Layout& layout, const Heads& heads, const Cache& cache, const float* q, int ldq, void* out,
                             Type out_type, int ldo) const {
-  Layer layer{layout, heads, cache, q, ldq, out, out_type, ldo};
+  Layer layer{layout, heads, cache, q, ldq, out, out_type, ldo, cache.type == BF16 && tiles_work()};
   int group = heads.heads / heads.kv_heads;
-  Scratch& own = own_scratch(std::max(kRangeRows, group), heads.head_dim);
+  Scratch& own = own_scratch((std::max(kRangeRows, group) + 15) / 16 * 16, heads.head_dim);
+  std::optional<OwnShapes<ProcessorTiles>> shapes;
+  if (layer.by_tiles) {
+    own.tiles.make_room(std::max(kRangeRows, group), heads.head_dim);
+    shapes.emplace();
+    ProcessorTiles::shape(whole_tiles());
+  }
   for (int index = begins_[piece], end = begins_[piece + 1]; index < end; ++index) {
     const AttentionItem& item = items_[index];
     Tile after = index + 1 < end ? first_tile(layer, items_[index + 1], items_[index + 1].first_key) : Tile();
@@ -352,32 +386,4 @@ void AttentionPlan::compute(int piece, const Layout& layout, const Heads& heads,
   }
 }
 
-void write_cache(const Layout& layout, const Heads& heads, const Cache& cache, const float* keys, const float* values, int ld, int first, int last) {
-  if (cache.type == F32) {
-    write_rows<float>(layout, heads, cache, cache.keys, keys, ld, first, last);
-    write_rows<float>(layout, heads, cache, cache.values, values, ld, first, last);
-  } else {
-    write_rows<std::uint16_t>(layout, heads, cache, cache.keys, keys, ld, first, last);
-    write_rows<std::uint16_t>(layout, heads, cache, cache.values, values, ld, first, last);
-  }
-}
-
 }  // namespace pagemill
-
-extern "C" int pm_attention(void* pool, const pagemill::Layout* layout, const pagemill::Heads* heads, const pagemill::Cache* cache, const float* q,
-                            const float* k, const float* v, float* out) {
-  using namespace pagemill;
-  constexpr int kTokens = 32;
-  Pool& threads = *static_cast<Pool*>(pool);
-  int row = heads->kv_heads * heads->head_dim, wide = heads->heads * heads->head_dim;
-  try {
-    AttentionPlan plan(*layout, *heads, threads.threads());
-    threads.run((layout->tokens + kTokens - 1) / kTokens, [&](int piece, int) {
-      write_cache(*layout, *heads, *cache, k, v, row, piece * kTokens, std::min(layout->tokens, (piece + 1) * kTokens));
-    });
-    threads.run(plan.pieces(), [&](int piece, int) { plan.compute(piece, *layout, *heads, *cache, q, wide, out, F32, wide); });
-    return 0;
-  } catch (...) {
-    return -3;
-  }
-}

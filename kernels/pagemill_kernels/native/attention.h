@@ -38,6 +38,7 @@ class AttentionPlan {
 
  private:
   void split(const AttentionItem& item, int rows_a_query, int head_dim);
+  void gather(double enough);
 
   std::vector<AttentionItem> items_;
   std::vector<int> begins_;  // pieces' first items, and their end

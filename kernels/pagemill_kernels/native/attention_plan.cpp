@@ -27,10 +27,10 @@ AttentionPlan::AttentionPlan(const Layout& layout, const Heads& heads, int threa
   for (int sequence = 0; sequence < layout.sequences; ++sequence) {
     int tokens = layout.query_start[sequence + 1] - layout.query_start[sequence];
     int context = layout.seq_lens[sequence] - tokens;
-    for (int first = 0; first < tokens; first += most_queries) {
-      int queries = std::min(most_queries, tokens - first);
-      int begin = heads.window > 0 ? std::max(0, context + first - heads.window + 1) : 0;
-      for (int head = 0; head < heads.kv_heads; ++head) {
+    for (int head = 0; head < heads.kv_heads; ++head) {
+      for (int first = 0; first < tokens; first += most_queries) {
+        int queries = std::min(most_queries, tokens - first);
+        int begin = heads.window > 0 ? std::max(0, context + first - heads.window + 1) : 0;
         AttentionItem item{sequence, head, first, queries, begin, context + first + queries, -1, 0, 0.0};
         item.cost = cost_of(item, group, heads.head_dim);
         total += item.cost;
@@ -46,19 +46,32 @@ AttentionPlan::AttentionPlan(const Layout& layout, const Heads& heads, int threa
       split(item, group, heads.head_dim);
     }
   }
-  std::stable_sort(items_.begin(), items_.end(), [](const AttentionItem& a, const AttentionItem& b) { return a.cost > b.cost; });
-  double enough = std::max(kLeastCost, total / (threads * kPiecesAThread));
-  double gathered = enough;
-  for (std::size_t index = 0; index < items_.size(); ++index) {
-    if (gathered >= enough) {
-      begins_.push_back(static_cast<int>(index));
-      gathered = 0.0;
-    }
-    gathered += items_[index].cost;
-  }
-  begins_.push_back(static_cast<int>(items_.size()));
+  gather(std::max(kLeastCost, total / (threads * kPiecesAThread)));
   if (shared_elements_ > 0) workspace_.reset(new float[shared_elements_]);
   if (!shared_.empty()) ended_.reset(new std::atomic<int>[shared_.size()]());
+}
+
+// Neighbours stay together: they read the same keys, which the first of them has brought near. The costliest pieces come first.
+void AttentionPlan::gather(double enough) {
+  struct Piece {
+    std::size_t first, last;
+    double cost;
+  };
+  std::vector<Piece> pieces;
+  for (std::size_t index = 0; index < items_.size(); ++index) {
+    if (pieces.empty() || pieces.back().cost >= enough) pieces.push_back({index, index, 0.0});
+    pieces.back().last = index + 1;
+    pieces.back().cost += items_[index].cost;
+  }
+  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.cost > b.cost; });
+  std::vector<AttentionItem> sorted;
+  sorted.reserve(items_.size());
+  for (const Piece& piece : pieces) {
+    begins_.push_back(static_cast<int>(sorted.size()));
+    sorted.insert(sorted.end(), items_.begin() + piece.first, items_.begin() + piece.last);
+  }
+  begins_.push_back(static_cast<int>(sorted.size()));
+  items_.swap(sorted);
 }
 
 void AttentionPlan::split(const AttentionItem& item, int rows_a_query, int head_dim) {

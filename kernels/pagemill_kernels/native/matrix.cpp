@@ -172,7 +172,7 @@ void multiply_by_tiles(const Product& product, const Rows& rows, int panel, int 
   const std::size_t bytes = panel_bytes_of(m);
   const char* panels = static_cast<const char*>(m.panels) + panel * bytes;
   TileProduct told{panels, bytes, last - panel, m.stored == I8, reinterpret_cast<const std::uint16_t*>(rows.x), rows.ldx, rows.count, m.in};
-  OurShapes ours;
+  OwnShapes<AmxTiles> ours;
   TileLoops<AmxTiles>(told).run(
       [&](int at, int row, int count, const float* sums) { finish(product, panel + at, rows.first + row, count, sums); });
 }

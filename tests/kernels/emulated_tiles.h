@@ -1,32 +1,35 @@
-// The loops of amx.h with tiles of plain C++, for test_native_amx.py: what TDPBF16PS and its like do, for any processor.
+// Tiles of plain C++: what TDPBF16PS and its like do, for any processor. tiles.h includes it where PAGEMILL_EMULATED_TILES is set.
 //
 // A tile's register keeps what lies outside its shape at zero, and a number that is used outside of it ends the process: so does a load
 // or store of a tile that has no rows.
+#pragma once
+
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
-#include "amx.h"
+#include "tiles.h"
 
-using namespace pagemill;
+namespace pagemill {
 
-namespace {
-
-struct Emulated {
-  inline static TileShapes shapes;
-  inline static unsigned char tiles[8][16][kTileBytes];
-  inline static int shaped, products;
+struct EmulatedTiles {
+  inline static thread_local TileShapes shapes;
+  inline static thread_local unsigned char tiles[8][16][kTileBytes];
+  inline static thread_local int products;
 
   static void require(bool met) {
     if (!met) std::abort();
   }
 
   static void shape(const TileShapes& given) {
+    if (given.palette == 0) return;  // as it was before anyone used tiles
     require(given.palette == 1);
     for (int tile = 0; tile < 8; ++tile) require(given.rows[tile] >= 1 && given.rows[tile] <= 16 && given.bytes[tile] == kTileBytes);
     shapes = given;
     std::memset(tiles, 0, sizeof(tiles));
-    ++shaped;
   }
+
+  static void shapes_now(TileShapes& to) { to = shapes; }
 
   template <int tile>
   static void zero() {
@@ -77,21 +80,7 @@ struct Emulated {
   }
 };
 
-}  // namespace
+using ProcessorTiles = EmulatedTiles;
+inline bool tiles_work() { return true; }
 
-extern "C" {
-
-// sums float32 [rows, panels * 32] = x bfloat16 [rows, ldx] times panels; returns how many products of tiles that took.
-int emulated_product(const char* panels, std::int64_t panel_bytes, int count, int int8, const std::uint16_t* x, int ldx, int rows, int k,
-                     float* sums) {
-  Emulated::products = 0;
-  TileProduct product{panels, static_cast<std::size_t>(panel_bytes), count, int8 != 0, x, ldx, rows, k};
-  TileLoops<Emulated>(product).run([&](int panel, int row, int n, const float* block) {
-    for (int i = 0; i < n; ++i) {
-      float* to = sums + static_cast<std::size_t>(row + i) * count * kTilePanel + panel * kTilePanel;
-      for (int column = 0; column < kTilePanel; ++column) to[column] += block[i * kTilePanel + column];  // once: the test gives zeros
-    }
-  });
-  return Emulated::products;
-}
-}
+}  // namespace pagemill
