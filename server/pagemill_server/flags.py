@@ -54,7 +54,8 @@ def _model_flags(model: _Group) -> None:
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
         default="auto",
-        help="of arithmetic and cache; auto is what the machine does best, with weights of 16 bits kept as they are",
+        help="of arithmetic and cache; auto is bfloat16 where the processor multiplies it fast, else float32, which keeps "
+        "weights of 16 bits as they are; docs/models.md has the table, the log the choice and why",
     )
     model.add_argument(
         "--quantization",

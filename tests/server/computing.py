@@ -6,9 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
+from pagemill_server.model import native_kernels
 from pagemill_server.model.native_kernels import instruction_set
 
 needs_native = pytest.mark.skipif(
@@ -30,3 +32,11 @@ def computing(*, native: bool = True, threads: int | None = None) -> Iterator[No
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def without_bfloat16() -> Iterator[None]:
+    """`--dtype auto` is float32 for models that are loaded inside, with weights of 16 bits as they are: what it is by our kernels
+    on a processor that gains nothing by bfloat16."""
+    with patch.object(native_kernels, "instruction_set", lambda: "avx2"):
+        yield

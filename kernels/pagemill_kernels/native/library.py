@@ -36,10 +36,19 @@ def let_go_of_files() -> None:
 
 
 def processor_flags() -> frozenset[str]:
-    """What /proc/cpuinfo says of the first processor; none where there is no such file."""
+    """What /proc/cpuinfo says that the first processor can do; nothing where there is no such file."""
+    return frozenset(_processor("flags").split())
+
+
+def processor_vendor() -> str:
+    """Who made it, in its own word: "GenuineIntel", "AuthenticAMD"."""
+    return _processor("vendor_id")
+
+
+def _processor(field: str) -> str:
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return frozenset()
-    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
-    return frozenset(line.partition(":")[2].split())
+        return ""
+    lines = (line.partition(":") for line in text.splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == field), "")

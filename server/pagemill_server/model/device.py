@@ -10,10 +10,11 @@ import torch
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import ModelFiles
 from pagemill.weight_storage import kept_type
-from pagemill_kernels.native.library import processor_flags
+from pagemill_kernels.native.library import processor_vendor
 from pagemill_server.config import ModelOptions
 from pagemill_server.model import cuda_device, host_limits, native_kernels
 from pagemill_server.model.arithmetic import Machine, choose
+from pagemill_server.model.native_attention import can_attend
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -28,6 +29,7 @@ class Placement:
     weights: str = ""  # what matrices are kept in: "float32", "bfloat16", "float16", "int8"
     table: str = ""  # and an embedding table that is no matrix
     kernels: str | None = None  # the native kernels that compute, by their instruction set; None: torch
+    why: str = ""  # that dtype, where it was left to us
 
     @property
     def dtype_name(self) -> str:
@@ -35,7 +37,8 @@ class Placement:
 
     def __str__(self) -> str:
         by = "torch" if self.kernels is None else f"native {self.kernels}"
-        return f"{self.dtype_name} arithmetic, weights in {self.weights or self.dtype_name}, {by}"
+        chosen = f" (auto: {self.why})" if self.why else ""
+        return f"{self.dtype_name} arithmetic{chosen}, weights in {self.weights or self.dtype_name}, {by}"
 
 
 def place(options: ModelOptions, files: ModelFiles) -> Placement:
@@ -47,7 +50,8 @@ def place(options: ModelOptions, files: ModelFiles) -> Placement:
         device, dtype = cuda_device.choose(options)
         return Placement(device, dtype, _threads(1))
     kept = kept_type(files.tensors) if files.config.native else None
-    return _on_cpu(options, kept, Machine(processor_flags(), native_kernels.instruction_set()))
+    ours = can_attend(files.config.head_dim, torch.bfloat16)  # else torch attends
+    return _on_cpu(options, kept, bfloat16_is_ours=ours)
 
 
 def place_encoder(options: ModelOptions, files: ModelFiles, *, native: bool) -> Placement:
@@ -59,14 +63,16 @@ def place_encoder(options: ModelOptions, files: ModelFiles, *, native: bool) -> 
             f"device {options.device} can't compute an encoder in this version: set --device cpu or leave it out",
         )
     kept = kept_type(files.tensors) if native and options.dtype in ("auto", "float32") else None
-    # Without the processor's tiles: an encoder's kernels have no arithmetic of bfloat16.
-    return _on_cpu(options, kept, Machine(frozenset(), native_kernels.instruction_set()))
+    return _on_cpu(options, kept, bfloat16_is_ours=False)
 
 
-def _on_cpu(options: ModelOptions, kept: str | None, machine: Machine) -> Placement:
-    found = choose(options.dtype, options.quantization, kept, machine)
+def _on_cpu(options: ModelOptions, kept: str | None, *, bfloat16_is_ours: bool) -> Placement:
+    machine = Machine(native_kernels.instruction_set(), processor_vendor())
+    found = choose(options.dtype, options.quantization, kept, machine, bfloat16_is_ours=bfloat16_is_ours)
     threads = _threads(options.tensor_parallel_size)
-    return Placement(torch.device("cpu"), _DTYPES[found.dtype], threads, found.weights, found.table, found.kernels)
+    return Placement(
+        torch.device("cpu"), _DTYPES[found.dtype], threads, found.weights, found.table, found.kernels, found.why
+    )
 
 
 def _threads(processes: int) -> int:

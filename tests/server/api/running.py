@@ -70,8 +70,9 @@ def until(condition: Callable[[], bool], otherwise: object = "it never came true
 
 
 def settings_for(folder: Path, **cache: Any) -> Settings:
+    """In float32, whatever the processor would choose: numbers are compared with transformers'."""
     return Settings(
-        ModelOptions(model=NAME, served_names=(NAME, "alias")),
+        ModelOptions(model=NAME, served_names=(NAME, "alias"), dtype="float32"),
         CacheConfig(**({"memory_bytes": 4 << 20} | cache)),
         SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=64),
         ServerConfig(),

@@ -119,7 +119,7 @@ def test_the_bound_is_spelled_as_the_client_spelled_it(bounded: Running) -> None
 
 def test_an_end_of_the_users_own_file_ends_an_answer(folder: Path, server: Running, tmp_path: Path) -> None:
     body = {"prompt": "once", "temperature": 0, "max_tokens": 8}
-    with LLM(str(folder), kv_cache_memory_bytes="1MiB") as llm:
+    with LLM(str(folder), kv_cache_memory_bytes="1MiB", dtype="float32") as llm:  # as the server below
         (first, second) = llm.generate("once", SamplingParams(temperature=0, max_tokens=2))[0].outputs[0].token_ids
     assert first != second
     (tmp_path / "generation_config.json").write_text(json.dumps({"repetition_penalty": 1, "eos_token_id": second}))

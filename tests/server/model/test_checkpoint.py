@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from pagemill.failures import FailureReason, PagemillError
 from pagemill.model_files import inspect
-from pagemill_kernels.native.library import processor_flags
-from pagemill_server.model import device
 from pagemill_server.model.checkpoint import Checkpoint
-from tests.server.computing import needs_native
+from tests.server.computing import needs_native, without_bfloat16
 from tests.server.model.stepping import load
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_gguf import write_tiny_gguf
@@ -26,10 +25,9 @@ TOKENS = list(range(3, 90))
 
 
 @pytest.fixture
-def no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor on which what is left to us is float32."""
-    flags = processor_flags()
-    monkeypatch.setattr(device, "processor_flags", lambda: flags - {"amx_tile"})
+def float32_is_left_to_us() -> Iterator[None]:
+    with without_bfloat16():
+        yield
 
 
 def logits(path: Path, dtype: str = "float32") -> torch.Tensor:
@@ -84,7 +82,7 @@ def test_a_quantised_gguf_is_the_model_of_its_dequantised_weights(tmp_path: Path
 
 
 @needs_native
-@pytest.mark.usefixtures("no_tiles")
+@pytest.mark.usefixtures("float32_is_left_to_us")
 @pytest.mark.parametrize("quantization", ["Q8_0", "Q4_1"])
 def test_left_to_us_what_a_gguf_has_quantised_is_kept_in_16_bits(tmp_path: Path, quantization: str) -> None:
     path = write_tiny_gguf(tmp_path, quantization=quantization)
@@ -101,7 +99,7 @@ def test_left_to_us_what_a_gguf_has_quantised_is_kept_in_16_bits(tmp_path: Path,
 
 
 @needs_native
-@pytest.mark.usefixtures("no_tiles")
+@pytest.mark.usefixtures("float32_is_left_to_us")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_left_to_us_16_bits_are_kept_and_change_nothing(tmp_path: Path, dtype: str, tied: bool) -> None:

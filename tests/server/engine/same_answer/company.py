@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from pagemill_server.model.load import load_runner
 from pagemill_server.model.runner import Runner
 from pagemill_server.text.grammar import GrammarCompiler
 from pagemill_server.text.tokenizer import load_tokenizer
-from tests.server.computing import computing
+from tests.server.computing import computing, without_bfloat16
 from tests.server.engine.same_answer.asked import Answers, Record, check_same, named
 
 DISPLACING = "tests.server.engine.same_answer.company:Hurried"  # a policy under which much is preempted
@@ -71,15 +71,16 @@ def loaded(
     memory_bytes: int = 12 << 20,
     offloading_bytes: int = 0,
     native: bool = True,
+    bfloat16: bool = True,
     **options: Any,
 ) -> Iterator[LoadedModel]:
-    """On one thread. `native`: by our kernels, where there are any; otherwise by torch."""
+    """On one thread. `native`: by our kernels, where there are any; otherwise by torch. Without `bfloat16` `auto` is float32."""
     files = inspect(folder)
     made: dict[int, LoadedModel] = {}
 
     def on(threads: int) -> LoadedModel:
         if threads not in made:
-            with computing(native=native, threads=threads):
+            with computing(native=native, threads=threads), nullcontext() if bfloat16 else without_bfloat16():
                 runner, limits, _ = load_runner(
                     files,
                     ModelOptions(str(folder), ("test",), **({"dtype": "float32", "device": "cpu"} | options)),

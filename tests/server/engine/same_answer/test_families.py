@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,24 @@ COMPANIES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=[pytest.param(True, marks=needs_native), False], ids=["native", "torch"], scope="module")
-def native(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+KINDS: dict[str, dict[str, Any]] = {
+    "native": {},
+    "native, bfloat16": {"dtype": "bfloat16"},
+    "torch": {"native": False},
+}
+
+
+@pytest.fixture(
+    params=[pytest.param(k, marks=[needs_native] if KINDS[k].get("native", True) else []) for k in KINDS],
+    scope="module",
+)
+def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return KINDS[request.param]
 
 
 @pytest.fixture(params=FAMILIES, scope="module")
 def family(
-    request: pytest.FixtureRequest, native: bool, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, kind: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LoadedModel]:
     folder = write_model(tmp_path_factory.mktemp("tiny"), *NATIVE[request.param])
     with loaded(
@@ -43,7 +54,7 @@ def family(
         block_size=FAMILIES[request.param],
         memory_bytes=8 << 20,
         offloading_bytes=4 << 20,
-        native=native,
+        **kind,
     ) as model:
         yield model
 

@@ -57,9 +57,10 @@ def shortened(sampling: SamplingParams) -> SamplingParams:
 KINDS: dict[str, dict[str, Any]] = {
     "torch": {"native": False},
     "native": {},
-    "native, weights of 16 bits": {"dtype": "auto"},
+    "native, weights of 16 bits": {"dtype": "auto", "bfloat16": False},
     "native, bfloat16": {"dtype": "bfloat16"},
     "native, int8": {"quantization": "int8"},
+    "native, int8 in bfloat16": {"dtype": "bfloat16", "quantization": "int8"},
 }
 
 
