@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from pagemill_kernels.native import library
@@ -77,7 +78,7 @@ def step_layout(
     check(block_tables, torch.int64, (len(seq_lens), block_tables.shape[-1]), "block_tables")
     if len(query_start) != len(seq_lens) + 1:
         raise ValueError(f"query_start has {len(query_start)} entries for {len(seq_lens)} sequences")
-    starts, lens = (torch.tensor(numbers, dtype=torch.int32) for numbers in (query_start, seq_lens))
+    starts, lens = (torch.from_numpy(np.array(numbers, dtype=np.int32)) for numbers in (query_start, seq_lens))
     fields = LayoutFields(
         len(slots),
         len(seq_lens),
