@@ -1,5 +1,5 @@
-"""The small operations of a layer, and choosing a token, where the tensors lie: Triton's kernels on a GPU, elsewhere plain torch, or
-the native library where it has the operation.
+"""The small operations of a layer, and choosing a token, where the tensors lie: Triton's kernels on a GPU, elsewhere plain torch
+or the native library.
 
 Called by the families' layers and by `sampler`. The one place that imports the kernels, when the first tensor on a GPU comes:
 Triton may not be installed where there is none.
