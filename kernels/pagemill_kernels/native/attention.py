@@ -80,7 +80,7 @@ def step_layout(
         raise ValueError(f"query_start has {len(query_start)} entries for {len(seq_lens)} sequences")
     starts, lens = (torch.from_numpy(np.array(numbers, dtype=np.int32)) for numbers in (query_start, seq_lens))
     fields = LayoutFields(
-        len(slots),
+        query_start[-1],
         len(seq_lens),
         slots.data_ptr(),
         starts.data_ptr(),

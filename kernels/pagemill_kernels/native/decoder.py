@@ -162,11 +162,10 @@ class NativeDecoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states float32 [R, hidden] → float32 [R, vocab]."""
-        check(hidden, torch.float32, (len(hidden), self.shape.hidden), "hidden")
-        out = torch.empty((len(hidden), self.shape.vocab))
-        code = self._library.pm_decoder_logits(
-            self._handle, self._pool.handle, hidden.data_ptr(), len(hidden), out.data_ptr()
-        )
+        rows = hidden.shape[0]  # len() of a tensor is a function in Python, which takes three times as long
+        check(hidden, torch.float32, (rows, self.shape.hidden), "hidden")
+        out = torch.empty((rows, self.shape.vocab))
+        code = self._library.pm_decoder_logits(self._handle, self._pool.handle, hidden.data_ptr(), rows, out.data_ptr())
         _raise(code)
         return out
 

@@ -82,7 +82,7 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
 
 def likeliest(logits: torch.Tensor) -> list[int | None]:
     """float32 [R, vocab_size] → each row's likeliest token, the lowest id among equals; None where any of it is not finite."""
-    if not len(logits):
+    if not logits.shape[0]:
         return []
     if logits.is_contiguous() and logits.device.type == "cpu" and library.load() is not None:
         return native_likeliest(logits)

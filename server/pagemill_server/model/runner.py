@@ -74,7 +74,7 @@ class Runner:
         if not batch.sampled:
             return RunnerOutput({})
         # In most steps every row is sampled, and they stand in order.
-        rows = hidden if len(batch.sampled) == len(hidden) else hidden.index_select(0, batch.sample_rows)
+        rows = hidden if len(batch.sampled) == hidden.shape[0] else hidden.index_select(0, batch.sample_rows)
         logits = self._model.logits(rows)
         masks = NO_MASKS if self._grammar_masks is None else self._grammar_masks.of(output)
         result = sample(logits, batch.sampled, masks.forbidden)
