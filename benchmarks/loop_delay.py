@@ -5,8 +5,9 @@
 
 The server runs in this process with one task more, which sleeps a millisecond at a time and notes how much later it was woken
 (late; "streaming": of these, while all streams ran), and what processor time the loop's thread used since (own: on a busy machine,
-that is what the loop itself is to blame for). The streams are read by another process. A small model makes steps short, and so the
-loop busier than with any real one.
+that is what the loop itself is to blame for). For the looks that came later than the limit it says what the thread waited for: a
+processor, the interpreter's lock, a search for garbage. The streams are read by another process. A small model makes steps short,
+and so the loop busier than with any real one.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import uvloop
 
 from benchmarks import machine
 from benchmarks.client import Target, replay
+from benchmarks.lateness import Clocks, Look, reasons
 from benchmarks.measure import quantile, summarise
 from benchmarks.workloads import Prompt, Workload
 from pagemill import model_source
@@ -37,6 +39,7 @@ from pagemill_server.engine.ports import EngineClient
 
 TICK = 0.001  # seconds
 LIMIT = 0.010  # seconds that are aimed at
+LATEST = 20  # looks that are kept whole
 BINS = (0.001, 0.002, 0.005, 0.010, 0.020, 0.050)  # upper bounds, seconds
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PROMPT = "Tell me"
@@ -44,24 +47,31 @@ PROMPT = "Tell me"
 
 @dataclass(slots=True)
 class Watch:
-    """Of each look: how late it was, and what the loop's thread computed in between, seconds."""
+    """Looks, one a TICK."""
 
     num_streams: int
-    late: list[float] = field(default_factory=list)  # from the first request to the last reply
-    streaming: list[float] = field(default_factory=list)  # of these, while all run: none arrives or ends
-    own: list[float] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)  # from the first request to the last reply
     engine: EngineClient | None = None  # set while it is watched
 
     async def run(self) -> None:
-        while True:
-            due, before = time.perf_counter() + TICK, time.thread_time()
-            await asyncio.sleep(TICK)
-            if self.engine is not None:
-                late = max(0.0, time.perf_counter() - due)
-                self.late.append(late)
-                self.own.append(time.thread_time() - before)
-                if self.engine.stats.num_running == self.num_streams:
-                    self.streaming.append(late)
+        with Clocks().read() as clocks:
+            while True:
+                due = time.perf_counter() + TICK
+                await asyncio.sleep(TICK)
+                late, engine = max(0.0, time.perf_counter() - due), self.engine
+                streaming = engine is not None and engine.stats.num_running == self.num_streams
+                look = clocks.look(late, streaming=streaming)
+                if engine is not None:
+                    self.looks.append(look)
+
+    def of_each(self) -> dict[str, list[float]]:
+        """Seconds: how late each look was; those of these while all streams ran, when none arrives or ends; the loop's own."""
+        streaming = [look.late for look in self.looks if look.streaming]
+        return {
+            "late": [look.late for look in self.looks],
+            "streaming": streaming,
+            "own": [look.own for look in self.looks],
+        }
 
 
 def measure(model: str, streams: int, tokens: int, flags: Sequence[str] = ()) -> dict[str, Any]:
@@ -73,9 +83,15 @@ def measure(model: str, streams: int, tokens: int, flags: Sequence[str] = ()) ->
         said = runner.run(_serve(model, streams, tokens, flags, watch, port))
     if said["failed"]:
         raise RuntimeError(f"{said['failed']} streams failed: {said['errors']}")
-    found = {"late": watch.late, "streaming": watch.streaming, "own": watch.own}
-    shown = {name: figures(values) for name, values in found.items()}
-    return {"streams": streams, "tokens": tokens, "client": said} | shown
+    shown = {name: figures(values) for name, values in watch.of_each().items()}
+    latest = sorted(watch.looks, key=lambda look: look.late, reverse=True)[:LATEST]
+    why = {"why": reasons([look for look in watch.looks if look.streaming], LIMIT)}
+    return (
+        {"streams": streams, "tokens": tokens, "client": said}
+        | shown
+        | why
+        | {"latest": [look.as_json() for look in latest]}
+    )
 
 
 async def _serve(
@@ -159,6 +175,7 @@ def main(argv: list[str] | None = None) -> int:
         shown = "  ".join(f"{key} {found[key]:.2f}" for key in ("p50", "p99", "p99.9", "max"))
         bins = "  ".join(f"<{1000 * high:g}: {count}" for (_, high), count in zip(_bins(), found["bins"], strict=True))
         print(f"{name:<9} ms: {shown}  of {found['looks']} looks\n          {bins}")
+    print("\n".join(measured["why"]))
     if args.out:
         document = {"machine": here.as_json(), "model": args.model} | measured
         args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

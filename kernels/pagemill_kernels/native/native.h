@@ -177,6 +177,9 @@ std::int64_t pm_decoder_workspace(const void* decoder);  // bytes that are kept 
 // Adds up seconds of later steps: products, attention, the rest. Null: no longer.
 void pm_decoder_measure(void* decoder, double* seconds);
 
+// Of each row of logits float32 [rows, size], size > 0, its largest's place, the first of equals; -1 where any of it is not finite.
+void pm_likeliest(const float* logits, int rows, int size, std::int64_t* tokens);
+
 // Null where the parts do not fit each other. What `encoder` points to must outlive it.
 void* pm_encoder_new(const pagemill::Encoder* encoder);
 void pm_encoder_free(void* encoder);

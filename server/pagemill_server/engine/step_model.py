@@ -71,8 +71,9 @@ class StepModel:
     def __init__(self, coefficients: Coefficients | None = None) -> None:
         self.num_observed = 0
         self._known = _row(coefficients or Coefficients())
-        self._gram = np.zeros((4, 4))  # sum of weight x features x features
-        self._target = np.zeros(4)  # sum of weight x features x seconds
+        self._gram = np.zeros((4, 4))  # sum of weight x features x features, both over the step's seconds
+        self._target = np.zeros(4)  # sum of weight x features over the step's seconds
+        self._new: list[tuple[float, float, float, float]] = []  # measurements that are not in the sums yet
         self._fitted_at = 0  # num_observed when _known was fitted
 
     @property
@@ -85,10 +86,22 @@ class StepModel:
         """A step of that shape took so long. What no step can have taken is left out."""
         if not (shape.num_tokens > 0 and SHORTEST < seconds < LONGEST):
             return
-        features = _features(shape) / seconds
-        self._gram = REMEMBERED * self._gram + np.outer(features, features)
-        self._target = REMEMBERED * self._target + features
+        # Between two steps every microsecond counts, so they are added up some at a time.
+        self._new.append(
+            (1 / seconds, shape.num_tokens / seconds, shape.num_sequences / seconds, shape.num_context_tokens / seconds)
+        )
         self.num_observed += 1
+        if len(self._new) >= REFIT_EVERY:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        """The newest counts most."""
+        features, count = np.array(self._new), len(self._new)
+        weights = REMEMBERED ** np.arange(count - 1, -1, -1)
+        weighted = features * weights[:, None]
+        self._gram = REMEMBERED**count * self._gram + weighted.T @ features
+        self._target = REMEMBERED**count * self._target + weighted.sum(0)
+        self._new.clear()
 
     def seconds(self, shape: StepShape) -> float:
         """Of one step of that shape."""
@@ -115,6 +128,8 @@ class StepModel:
         """The first steps are fitted one by one: until then everything is a guess."""
         new = self.num_observed - self._fitted_at
         if new >= REFIT_EVERY or (new and self.num_observed <= REFIT_EVERY):
+            if self._new:
+                self._add_up()
             self._known = _fit(self._gram, self._target, self._known)
             self._fitted_at = self.num_observed
 

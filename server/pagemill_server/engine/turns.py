@@ -5,7 +5,6 @@ Who inherits it says where published things go: to the event loop of this proces
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 from abc import ABC, abstractmethod
@@ -88,7 +87,6 @@ class EngineTurns(ABC):
     def _take(self) -> list[Command]:
         """Every command that is there; sleeps until there is one when there is nothing else to do."""
         commands = [] if self._engine.has_work else [self._commands.get()]
-        with contextlib.suppress(queue.Empty):
-            while True:
-                commands.append(self._commands.get_nowait())
+        while not self._commands.empty():  # nobody else takes from it
+            commands.append(self._commands.get_nowait())
         return commands

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pagemill_server.engine.schedule import ScheduledSequence, SchedulerOutput
@@ -26,38 +28,62 @@ class InputBatch:
 
 
 def make_batch(output: SchedulerOutput, block_size: int, device: torch.device) -> InputBatch:
-    """Lay out a step; `output` holds at least one sequence."""
+    """Lay out a step; `output` holds at least one sequence.
+
+    In lists: most steps are a token of each of few sequences, for which numpy and torch take longer to be asked than to compute.
+    """
     sequences = output.sequences
-    counts = np.array([len(sequence.token_ids) for sequence in sequences], dtype=np.int64)
-    starts = np.array([sequence.start for sequence in sequences], dtype=np.int64)
-    query_start = np.concatenate(([0], counts.cumsum()))
-    token_ids = np.concatenate([np.array(sequence.token_ids, dtype=np.int64) for sequence in sequences])
-    rows = np.arange(len(token_ids))
-    owner = np.repeat(np.arange(len(sequences)), counts)  # [T]: the row's sequence
-    positions = rows - query_start[owner] + starts[owner]
-
-    tables = np.zeros((len(sequences), max(len(sequence.block_table) for sequence in sequences)), dtype=np.int64)
-    for index, sequence in enumerate(sequences):
-        tables[index, : len(sequence.block_table)] = sequence.block_table
-    slots = tables[owner, positions // block_size] * block_size + positions % block_size
-
+    token_ids: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    query_start, seq_lens = [0], []
+    for sequence in sequences:
+        end = sequence.start + len(sequence.token_ids)
+        token_ids += sequence.token_ids
+        positions += range(sequence.start, end)
+        slots += _slots(sequence.block_table, sequence.start, end, block_size)
+        query_start.append(len(token_ids))
+        seq_lens.append(end)
     sampled = [index for index, sequence in enumerate(sequences) if sequence.sampling is not None]
     pooled = [index for index, sequence in enumerate(sequences) if sequence.pooling]
     return InputBatch(
-        token_ids=torch.from_numpy(token_ids).to(device),
-        positions=torch.from_numpy(positions).to(device),
+        token_ids=_placed(token_ids, device),
+        positions=_placed(positions, device),
         metadata=AttentionMetadata(
-            slot_mapping=torch.from_numpy(slots).to(device),
-            query_start=tuple(query_start.tolist()),
-            seq_lens=tuple((starts + counts).tolist()),
-            block_tables=torch.from_numpy(tables).to(device),
+            slot_mapping=_placed(slots, device),
+            query_start=tuple(query_start),
+            seq_lens=tuple(seq_lens),
+            block_tables=_placed(_tables(sequences), device),
             block_size=block_size,
         ),
-        sample_rows=torch.from_numpy(query_start[1:][sampled] - 1).to(device),
+        sample_rows=_placed([query_start[index + 1] - 1 for index in sampled], device),
         sampled=tuple(sequences[index] for index in sampled),
-        pool_rows=torch.from_numpy(query_start[1:][pooled] - 1).to(device),
+        pool_rows=_placed([query_start[index + 1] - 1 for index in pooled], device),
         pooled=tuple(sequences[index] for index in pooled),
-        scored=tuple(
-            (int(query_start[i]), sequence) for i, sequence in enumerate(sequences) if sequence.prompt_targets
-        ),
+        scored=tuple((query_start[i], sequence) for i, sequence in enumerate(sequences) if sequence.prompt_targets),
     )
+
+
+def _slots(table: Sequence[int], start: int, end: int, block_size: int) -> list[int]:
+    """Where positions start .. end-1 lie."""
+    slots: list[int] = []
+    while start < end:
+        block, offset = divmod(start, block_size)
+        first, count = table[block] * block_size + offset, min(block_size - offset, end - start)
+        slots += range(first, first + count)
+        start += count
+    return slots
+
+
+def _tables(sequences: Sequence[ScheduledSequence]) -> npt.NDArray[np.int64]:
+    """[S, most blocks of any], padded with 0."""
+    tables = np.zeros((len(sequences), max([len(sequence.block_table) for sequence in sequences])), dtype=np.int64)
+    for row, sequence in zip(tables, sequences, strict=True):
+        row[: len(sequence.block_table)] = sequence.block_table
+    return tables
+
+
+def _placed(numbers: list[int] | npt.NDArray[np.int64], device: torch.device) -> torch.Tensor:
+    # On the CPU no operation of torch's: each gives the interpreter's lock away, to an event loop that has just been woken.
+    tensor = torch.from_numpy(np.array(numbers, dtype=np.int64))
+    return tensor if device.type == "cpu" else tensor.to(device)

@@ -38,9 +38,9 @@ class NativeAttention:
         reach = tables.shape[1] * metadata.block_size
         if max(metadata.seq_lens) > reach:
             raise IndexError(f"a sequence of {max(metadata.seq_lens)} tokens has blocks for {reach}")
-        for numbers, end in ((tables, blocks), (slots, blocks * metadata.block_size)):
-            least, most = numbers.aminmax()
-            if not 0 <= int(least) <= int(most) < end:
+        for tensor, end in ((tables, blocks), (slots, blocks * metadata.block_size)):
+            numbers = tensor.numpy()
+            if not 0 <= numbers.min() <= numbers.max() < end:
                 raise IndexError(f"a step is laid out over blocks that there are not: the cache has {blocks}")
         layout = step_layout(slots, metadata.query_start, metadata.seq_lens, tables)
         return NativeStep(self._pool, self._layers, self._threads, layout, self._fields)

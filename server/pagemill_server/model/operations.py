@@ -1,4 +1,5 @@
-"""The small operations of a layer, and drawing a token, where the tensors lie: Triton's kernels on a GPU, plain torch elsewhere.
+"""The small operations of a layer, and choosing a token, where the tensors lie: Triton's kernels on a GPU, elsewhere plain torch
+or the native library.
 
 Called by the families' layers and by `sampler`. The one place that imports the kernels, when the first tensor on a GPU comes:
 Triton may not be installed where there is none.
@@ -14,6 +15,8 @@ from types import ModuleType
 import torch
 
 from pagemill_kernels import reference
+from pagemill_kernels.native import library
+from pagemill_kernels.native.likeliest import likeliest as native_likeliest
 from pagemill_server.engine.request import SamplingParams
 from pagemill_server.model import draw as torch_draw
 
@@ -75,6 +78,21 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
         return reference.swiglu(gate_up)
     product: torch.Tensor = _kernels().swiglu.swiglu(gate_up)
     return product
+
+
+def likeliest(logits: torch.Tensor) -> list[int | None]:
+    """float32 [R, vocab_size] → each row's likeliest token, the lowest id among equals; None where any of it is not finite."""
+    if not logits.shape[0]:
+        return []
+    if logits.is_contiguous() and logits.device.type == "cpu" and library.load() is not None:
+        return native_likeliest(logits)
+    # A sum is many times faster than to look at each value; one that overflows says nothing, and then they are looked at.
+    tokens = torch.where(logits.sum(1).isfinite(), logits.argmax(1), -1).tolist()
+    return [_looked_at(logits[row]) if token < 0 else token for row, token in enumerate(tokens)]
+
+
+def _looked_at(row: torch.Tensor) -> int | None:
+    return int(row.argmax()) if row.isfinite().all() else None
 
 
 def draw(logits: torch.Tensor, settings: Sequence[SamplingParams], numbers: Sequence[float]) -> list[int]:

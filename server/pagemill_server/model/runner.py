@@ -73,7 +73,9 @@ class Runner:
     def _sample(self, hidden: torch.Tensor, batch: InputBatch, output: SchedulerOutput) -> RunnerOutput:
         if not batch.sampled:
             return RunnerOutput({})
-        logits = self._model.logits(hidden.index_select(0, batch.sample_rows))
+        # In most steps every row is sampled, and they stand in order.
+        rows = hidden if len(batch.sampled) == hidden.shape[0] else hidden.index_select(0, batch.sample_rows)
+        logits = self._model.logits(rows)
         masks = NO_MASKS if self._grammar_masks is None else self._grammar_masks.of(output)
         result = sample(logits, batch.sampled, masks.forbidden)
         return replace(result, errors=dict(masks.errors)) if masks.errors else result

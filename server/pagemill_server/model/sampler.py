@@ -13,7 +13,7 @@ import torch
 from pagemill_server.engine.request import SampledToken, SamplingParams
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence
 from pagemill_server.model.logprobs import with_logprobs
-from pagemill_server.model.operations import draw
+from pagemill_server.model.operations import draw, likeliest
 from pagemill_server.model.penalties import adjust, is_adjusted
 from pagemill_server.model.random_numbers import uniform
 
@@ -27,58 +27,59 @@ def sample(
 
     `forbidden`, bool [vocab_size] by seq_id, is what grammars don't allow; a row that has one and isn't in it fails.
     """
-    tokens: dict[int, int] = {}  # by row
+    likely = likeliest(logits)
     usable = [
         row
-        for row in _finite_rows(logits)
-        if not _settings(sequences[row]).grammar or sequences[row].seq_id in forbidden
+        for row, token in enumerate(likely)
+        if token is not None and (not _settings(sequences[row]).grammar or sequences[row].seq_id in forbidden)
     ]
-    for adjusted in (False, True):
-        rows = [row for row in usable if is_adjusted(sequences[row]) is adjusted]
-        tokens |= _choose(logits, rows, sequences, forbidden, adjusted=adjusted)
+    adjusted = [row for row in usable if is_adjusted(sequences[row])]
+    plain = [row for row in usable if row not in adjusted] if adjusted else usable
+    tokens = _plain(logits, plain, sequences, likely) | _adjusted(logits, adjusted, sequences, forbidden)  # by row
     sampled = {sequences[row].seq_id: _told(logits[row], token, sequences[row]) for row, token in tokens.items()}
     return RunnerOutput(sampled, frozenset(sequence.seq_id for sequence in sequences) - sampled.keys())
 
 
-def _finite_rows(logits: torch.Tensor) -> list[int]:
-    # A sum is many times faster than to look at each value; one that overflows says nothing, and then they are looked at.
-    sums = logits.sum(1).isfinite().tolist()
-    return [row for row, finite in enumerate(sums) if finite or logits[row].isfinite().all()]
+def _plain(
+    logits: torch.Tensor,
+    rows: Sequence[int],
+    sequences: Sequence[ScheduledSequence],
+    likely: Sequence[int | None],
+) -> dict[int, int]:
+    """The tokens of rows that stay as they are, by row: the likeliest where greedy, else a drawn one."""
+    tokens = {row: token for row in rows if (token := likely[row]) is not None}
+    if drawn := [row for row in rows if _settings(sequences[row]).temperature > 0]:
+        tokens |= _draw(_rows_of(logits, drawn), drawn, sequences)
+    return tokens
 
 
-def _choose(
+def _adjusted(
     logits: torch.Tensor,
     rows: Sequence[int],
     sequences: Sequence[ScheduledSequence],
     forbidden: Mapping[int, torch.Tensor],
-    *,
-    adjusted: bool,
 ) -> dict[int, int]:
-    """The tokens of these rows, by row; one without a token that may be drawn gets none."""
+    """The tokens of rows that are changed first, by row; one without a token that may be drawn gets none."""
     if not rows:
         return {}
-    logits = _rows_of(logits, rows, copied=adjusted)
-    if adjusted:
-        places = [
-            place
-            for place, row in enumerate(rows)
-            if adjust(logits[place], sequences[row], forbidden.get(sequences[row].seq_id))
-        ]
-        logits, rows = _rows_of(logits, places), [rows[place] for place in places]
-    return dict(zip(rows, _tokens(logits, [sequences[row] for row in rows]), strict=True))
-
-
-def _tokens(logits: torch.Tensor, sequences: Sequence[ScheduledSequence]) -> list[int]:
-    """float32 [R, vocab_size] → R tokens: the likeliest where greedy, the lowest id among equals, else a drawn one."""
-    drawn = [place for place, sequence in enumerate(sequences) if _settings(sequence).temperature > 0]
-    tokens: list[int] = [0] * len(sequences) if len(drawn) == len(sequences) else logits.argmax(1).tolist()
+    changed = _rows_of(logits, rows, copied=True)
+    left = {  # by row, where it is in `changed`
+        row: place
+        for place, row in enumerate(rows)
+        if adjust(changed[place], sequences[row], forbidden.get(sequences[row].seq_id))
+    }
+    drawn = [row for row in left if _settings(sequences[row]).temperature > 0]
+    tokens = {row: int(changed[left[row]].argmax()) for row in left if row not in drawn}
     if drawn:
-        chosen = [sequences[place] for place in drawn]
-        numbers = [uniform(sequence.seed, sequence.index, sequence.output_position) for sequence in chosen]
-        found = draw(_rows_of(logits, drawn), [_settings(sequence) for sequence in chosen], numbers)
-        for place, token in zip(drawn, found, strict=True):
-            tokens[place] = token
+        tokens |= _draw(_rows_of(changed, [left[row] for row in drawn]), drawn, sequences)
     return tokens
+
+
+def _draw(logits: torch.Tensor, rows: Sequence[int], sequences: Sequence[ScheduledSequence]) -> dict[int, int]:
+    """float32 [R, vocab_size], of these R rows → their tokens."""
+    chosen = [sequences[row] for row in rows]
+    numbers = [uniform(sequence.seed, sequence.index, sequence.output_position) for sequence in chosen]
+    return dict(zip(rows, draw(logits, [_settings(sequence) for sequence in chosen], numbers), strict=True))
 
 
 def _told(row: torch.Tensor, token: int, sequence: ScheduledSequence) -> SampledToken:

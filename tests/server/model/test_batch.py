@@ -46,3 +46,13 @@ def test_a_step_in_which_nothing_is_sampled() -> None:
     )
     assert batch.sample_rows.tolist() == []
     assert batch.sampled == ()
+
+
+def test_a_chunk_over_several_blocks_lies_where_they_are() -> None:
+    sequences = (
+        ScheduledSequence(7, tuple(range(11)), 3, (5, 2, 8, 1, 9), None, 0, 0),
+    )  # positions 3..13 of blocks of 4
+    batch = make_batch(SchedulerOutput(sequences, 11), 4, torch.device("cpu"))
+    assert batch.positions.tolist() == list(range(3, 14))
+    assert batch.metadata.slot_mapping.tolist() == [23, 8, 9, 10, 11, 32, 33, 34, 35, 4, 5]
+    assert batch.metadata.block_tables.tolist() == [[5, 2, 8, 1, 9]]

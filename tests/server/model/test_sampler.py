@@ -11,6 +11,7 @@ import torch
 
 from pagemill_server.engine.request import SampledToken, SamplingParams
 from pagemill_server.engine.schedule import RunnerOutput, ScheduledSequence
+from pagemill_server.model.operations import likeliest
 from pagemill_server.model.sampler import sample
 
 LOGITS = torch.log(torch.tensor([0.05, 0.4, 0.25, 0.2, 0.1]))
@@ -216,6 +217,13 @@ def test_a_row_that_is_not_finite_fails_alone(bad: float, temperature: float) ->
     output = sample(rows, [sequence(i, temperature=temperature, logprobs=2) for i in range(3)])
     assert output.failed == {1}
     assert sorted(output.sampled) == [0, 2]
+
+
+def test_the_likeliest_is_the_same_where_the_native_library_looks_for_it_and_where_torch_does() -> None:
+    rows = torch.randn(6, 300, generator=torch.Generator().manual_seed(2))
+    rows[1, 7], rows[2, 299], rows[3] = math.nan, -math.inf, 3e38
+    wider = torch.cat((rows, torch.full((6, 1), math.nan)), dim=1)[:, :300]  # not contiguous: torch's turn
+    assert likeliest(rows) == likeliest(wider) == [int(rows[0].argmax()), None, None, 0, *rows[4:].argmax(1).tolist()]
 
 
 def test_nothing_to_sample_is_an_empty_answer() -> None:
