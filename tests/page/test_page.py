@@ -105,7 +105,7 @@ def test_a_prefix_that_two_have_is_shown_as_shared(server: Looked, tab: Open) ->
 
     page.get_by_text("The same as a table").click()
     row = page.get_by_role("row", name=re.compile("^#")).first
-    expect(row.locator("td").nth(1)).to_have_text("7")  # 32 tokens a block, 225 characters
+    expect(row.locator("td").nth(1)).to_have_text("14")  # 16 tokens a block, 225 characters
     first = int(row.locator("td").nth(2).inner_text().split("-")[0].split(",")[0])
 
     page.mouse.move(0, 0)

@@ -23,9 +23,7 @@ class PrefixMatch:
 
     device: tuple[int, ...]  # device blocks of the first tokens, in order
     host: tuple[int, ...] = ()  # host blocks that continue them
-    leader: int | None = (
-        None  # the seq_id whose own blocks `device` are, filled or being filled; None: found by their hashes
-    )
+    leader: int | None = None  # the seq_id in whose blocks, filled or being filled, `device` are; None: found by hash
 
 
 NO_MATCH = PrefixMatch(())
