@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pagemill.failures import Failure, FailureReason
-from pagemill.memory_fit import FitRequest, MemoryFit, default_block_size, fit, weights_bytes
+from pagemill.memory_fit import DEFAULT_BLOCK_SIZE, FitRequest, MemoryFit, fit, weights_bytes
 from pagemill.model_files import ModelFiles
 from pagemill.sizes import format_size
 from pagemill.weight_storage import kept_type
@@ -63,7 +63,7 @@ def request_of(ask: Ask, files: ModelFiles) -> FitRequest:
         dtype_bytes=element,
         memory_bytes=0 if ask.on_cpu else ask.memory or 0,
         utilization=ask.utilization,
-        block_size=ask.block_size or default_block_size("cpu" if ask.on_cpu else "cuda"),
+        block_size=ask.block_size or DEFAULT_BLOCK_SIZE,
         max_model_len=length,
         max_num_batched_tokens=ask.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS,
         max_num_seqs=ask.max_num_seqs or MAX_NUM_SEQS,

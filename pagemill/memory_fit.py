@@ -30,6 +30,7 @@ _GIB = 1024**3
 _MOST_BYTES = 1 << 50  # a GPU of a PiB
 _LENGTH_STEP = 64  # suggested lengths are rounded down to this many tokens
 WARN_UTILIZATION = 0.95
+DEFAULT_BLOCK_SIZE = 16  # tokens a block where nobody says: beginnings of prompts are shared in steps of that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,6 @@ class MemoryFit:
     max_model_len: int  # resolved
     max_model_len_that_fits: int  # 0: not even one block
     failure: Failure | None
-
-
-def default_block_size(device: str) -> int:
-    """Tokens a block where nobody says: a GPU's kernels read blocks in place; on CPU longer ones gather faster."""
-    return 16 if device == "cuda" else 32
 
 
 def fit(request: FitRequest) -> MemoryFit:

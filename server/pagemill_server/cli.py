@@ -18,7 +18,6 @@ from pagemill import model_ref, model_source
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError, write_termination
 from pagemill.keys import is_a_key
-from pagemill.memory_fit import default_block_size
 from pagemill_server import serve as server
 from pagemill_server import settings_file
 from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
@@ -75,7 +74,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
 
 def _cache_config(flags: argparse.Namespace) -> CacheConfig:
     return CacheConfig(
-        block_size=flags.block_size or default_block_size(flags.device),
+        block_size=flags.block_size,
         memory_bytes=flags.kv_cache_memory_bytes,
         gpu_memory_utilization=flags.gpu_memory_utilization,
         prefix_caching=flags.enable_prefix_caching,

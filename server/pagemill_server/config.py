@@ -45,7 +45,7 @@ class CacheConfig:
     """The paged KV cache; filled from --block-size, --kv-cache-memory-bytes, --gpu-memory-utilization,
     --[no-]enable-prefix-caching, --kv-offloading-size."""
 
-    block_size: int = 32  # tokens a block
+    block_size: int = 16  # tokens a block
     memory_bytes: int | None = None  # None: derived (see memory_fit)
     gpu_memory_utilization: float = 0.9
     prefix_caching: bool = True  # equal prompt beginnings share their blocks

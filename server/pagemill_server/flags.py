@@ -12,7 +12,7 @@ from typing import NoReturn
 from pagemill import endpoints
 from pagemill.endpoints import MANAGEMENT_TOKEN_ENV
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.memory_fit import default_block_size
+from pagemill.memory_fit import DEFAULT_BLOCK_SIZE
 from pagemill.weight_storage import QUANTIZATIONS
 from pagemill_server import flag_values as values
 from pagemill_server.config import CacheConfig, ChatOptions, SchedulerConfig, ServerConfig
@@ -110,8 +110,9 @@ def _cache_flags(cache: _Group) -> None:
     cache.add_argument(
         "--block-size",
         type=values.whole(1),
+        default=DEFAULT_BLOCK_SIZE,
         metavar="TOKENS",
-        help=f"tokens a block (default: {default_block_size('cuda')} on a GPU, {default_block_size('cpu')} on CPU)",
+        help="tokens a block (default: %(default)g)",
     )
     cache.add_argument(
         "--kv-cache-memory-bytes",

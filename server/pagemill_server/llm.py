@@ -70,7 +70,6 @@ class LLM:
                 model, task, dtype, device, max_model_len, seed, tensor_parallel_size, quantization
             ),
             arguments.cache_config(
-                device,
                 block_size,
                 gpu_memory_utilization,
                 kv_cache_memory_bytes,

@@ -98,8 +98,8 @@ def test_several_gpus_share_the_model_in_the_plan_as_in_the_server(tmp_path: Pat
     assert fit(request).weights_bytes < alone.weights_bytes
 
 
-@pytest.mark.parametrize(("accelerator", "size"), [("cpu", 32), ("gpu", 16)])
-def test_a_block_size_that_nobody_says_is_the_same_in_both(tmp_path: Path, accelerator: str, size: int) -> None:
+@pytest.mark.parametrize("accelerator", ["cpu", "gpu"])
+def test_a_block_size_that_nobody_says_is_the_same_in_both(tmp_path: Path, accelerator: str) -> None:
     folder = write_tiny_llama(tmp_path / "tiny")
     resource = read(
         {
@@ -110,4 +110,4 @@ def test_a_block_size_that_nobody_says_is_the_same_in_both(tmp_path: Path, accel
         }
     )
     settings = of_the_pod(resource, tmp_path)
-    assert settings.cache.block_size == fit_request(resource.spec, inspect(folder), 24 << 30).block_size == size
+    assert settings.cache.block_size == fit_request(resource.spec, inspect(folder), 24 << 30).block_size == 16

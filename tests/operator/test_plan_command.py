@@ -43,7 +43,7 @@ def test_a_model_that_fits_the_cpu(models: Path, capsys: pytest.CaptureFixture[s
     assert out.splitlines()[0] == "chat: org/tiny (LlamaForCausalLM)"
     assert out.splitlines()[-1] == "fits"
     assert rows(out)["longest sequence that fits"] == "256"
-    assert rows(out)["blocks"] == f"{int(0.01 * 1024**3) // (512 * 32)} of 32 tokens"
+    assert rows(out)["blocks"] == f"{int(0.01 * 1024**3) // (512 * 16)} of 16 tokens"
 
 
 def test_a_gpu_of_a_size(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

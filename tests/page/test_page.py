@@ -105,7 +105,7 @@ def test_a_prefix_that_two_have_is_shown_as_shared(server: Looked, tab: Open) ->
 
     page.get_by_text("The same as a table").click()
     row = page.get_by_role("row", name=re.compile("^#")).first
-    expect(row.locator("td").nth(1)).to_have_text("7")  # 32 tokens a block, 225 characters
+    expect(row.locator("td").nth(1)).to_have_text("14")  # 16 tokens a block, 225 characters
     first = int(row.locator("td").nth(2).inner_text().split("-")[0].split(",")[0])
 
     page.mouse.move(0, 0)
@@ -113,7 +113,7 @@ def test_a_prefix_that_two_have_is_shown_as_shared(server: Looked, tab: Open) ->
     canvas.focus()
     walk_to(page, first)
     expect(canvas).to_have_attribute(
-        "aria-valuetext", re.compile(rf"^Block {first}: shared by #\d+, #\d+, tokens 0 to 31$")
+        "aria-valuetext", re.compile(rf"^Block {first}: shared by #\d+, #\d+, tokens 0 to 15$")
     )
     expect(page.locator("#readout")).to_contain_text("shared by")
 
@@ -194,7 +194,7 @@ def test_the_map_is_walked_by_arrows_and_picks_out_whose_a_block_is(server: Look
         return parse(answer.running[0].blocks)[0];
     }""")
     walk_to(page, held)
-    expect(canvas).to_have_attribute("aria-valuetext", re.compile(rf"^Block {held}: held by #\d+, tokens 0 to 31$"))
+    expect(canvas).to_have_attribute("aria-valuetext", re.compile(rf"^Block {held}: held by #\d+, tokens 0 to 15$"))
     button = lines(page, "running").first.get_by_role("button")
     canvas.press("Enter")
     expect(button).to_have_attribute("aria-pressed", "true")

@@ -75,10 +75,9 @@ def test_the_flags_of_prompts_answers_and_logs_arrive(tmp_path: Path) -> None:
     )
 
 
-def test_a_gpu_has_shorter_blocks_where_nobody_says() -> None:
-    assert cli.parse(["a/b", "--device", "cuda"]).cache.block_size == 16
-    assert cli.parse(["a/b", "--device", "cpu"]).cache.block_size == 32
-    assert cli.parse(["a/b", "--device", "cuda", "--block-size", "24"]).cache.block_size == 24
+def test_a_block_has_sixteen_tokens_where_nobody_says() -> None:
+    assert cli.parse(["a/b"]).cache.block_size == 16
+    assert cli.parse(["a/b", "--block-size", "24"]).cache.block_size == 24
 
 
 def test_a_prefix_cache_can_be_asked_for() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pagemill import model_ref
 from pagemill.failures import FailureReason, PagemillError
-from pagemill.memory_fit import default_block_size
+from pagemill.memory_fit import DEFAULT_BLOCK_SIZE
 from pagemill.sizes import parse_size
 from pagemill.weight_storage import QUANTIZATIONS
 from pagemill_server.config import CacheConfig, ChatOptions, ModelOptions, SchedulerConfig, ServerConfig
@@ -53,7 +53,6 @@ def model_options(
 
 
 def cache_config(
-    device: str,
     block_size: int | None,
     gpu_memory_utilization: float,
     kv_cache_memory_bytes: int | str | None,
@@ -68,7 +67,7 @@ def cache_config(
     if not isinstance(enable_prefix_caching, bool):
         raise invalid("enable_prefix_caching", f"must be True or False, not {enable_prefix_caching!r}")
     return CacheConfig(
-        block_size=default_block_size(device) if block_size is None else _whole("block_size", block_size, 1),
+        block_size=DEFAULT_BLOCK_SIZE if block_size is None else _whole("block_size", block_size, 1),
         memory_bytes=None if kv_cache_memory_bytes is None else _size("kv_cache_memory_bytes", kv_cache_memory_bytes),
         gpu_memory_utilization=gpu_memory_utilization,
         prefix_caching=enable_prefix_caching,

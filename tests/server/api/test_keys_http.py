@@ -18,7 +18,7 @@ from pagemill_server.api.prepare import Origin
 from tests.server.api.running import NAME, Running, serving, until
 from tests.server.tiny_bert import write_tiny_encoder
 
-PROMPT = list(range(1, 101))  # three whole blocks of 32 tokens
+PROMPT = list(range(1, 101))  # six whole blocks of 16 tokens
 BODY: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 2, "ignore_eos": True}
 ENDLESS = BODY | {"max_tokens": 3000, "stream": True}
 
