@@ -25,15 +25,19 @@ PROMPTS = ["a prompt", "another one, somewhat longer than the first " * 3, "a pr
 GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 
 
+# What `auto` takes on a machine with units for less rounds each part by itself: a near tie then goes the other way.
+DTYPE = "float32"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny"), max_position_embeddings=8192)
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[str]:
     """One process's answers."""
-    with LLM(str(folder), kv_cache_memory_bytes="4MiB") as llm:
+    with LLM(str(folder), kv_cache_memory_bytes="4MiB", dtype=DTYPE) as llm:
         return [result.outputs[0].text for result in llm.generate(PROMPTS, GREEDY)]
 
 
@@ -56,6 +60,7 @@ def serving(folder: Path, place: Path) -> Iterator[Server]:
     log, termination = place / "log", place / "termination"
     command = [sys.executable, "-m", "pagemill_server", "--model", str(folder), "--port", "0"]
     command += ["--kv-cache-memory-bytes", "4MiB", "--kv-offloading-size", "0.002", "--tensor-parallel-size", "2"]
+    command += ["--dtype", DTYPE]
     environ = environment(PAGEMILL_TERMINATION_LOG=str(termination))
     with log.open("wb") as out, subprocess.Popen(command, env=environ, stdout=out, stderr=out) as process:
         try:
@@ -78,7 +83,7 @@ def test_the_command_answers_as_one_process_and_stops_in_order(
         assert [choice["text"] for choice in choices] == expected
         worker = server.worker()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(120) == 0
         assert not Path(f"/proc/{worker}").exists()
     assert "2 x 1 threads" in server.log.read_text()
     assert "Traceback" not in server.log.read_text()
@@ -88,7 +93,7 @@ def test_the_command_answers_as_one_process_and_stops_in_order(
 def test_a_worker_that_dies_ends_the_server(folder: Path, tmp_path: Path, busy: bool) -> None:
     with serving(folder, tmp_path) as server:
         if busy:
-            body = {"prompt": "x", "max_tokens": 200, "stream": True, "ignore_eos": True}
+            body = {"prompt": "x", "max_tokens": 8000, "stream": True, "ignore_eos": True}
             with server.client.stream("POST", "/v1/completions", json=body) as response:
                 events = (line for line in response.iter_lines() if line)
                 next(events)
@@ -98,7 +103,7 @@ def test_a_worker_that_dies_ends_the_server(folder: Path, tmp_path: Path, busy: 
             assert "error" in json.loads(error.removeprefix("data: "))
         else:
             os.kill(server.worker(), signal.SIGKILL)
-        assert server.process.wait(30) == 1
+        assert server.process.wait(120) == 1
     failure = parse_termination(server.termination.read_text())
     assert failure is not None
     assert failure.reason is FailureReason.ENGINE_FAILED
@@ -107,9 +112,8 @@ def test_a_worker_that_dies_ends_the_server(folder: Path, tmp_path: Path, busy: 
 
 
 def test_llm_answers_as_one_process(folder: Path, expected: list[str]) -> None:
-    with LLM(
-        str(folder), kv_cache_memory_bytes="4MiB", kv_offloading_size=0.002, tensor_parallel_size=2, block_size=4
-    ) as llm:
+    parts = {"kv_offloading_size": 0.002, "tensor_parallel_size": 2, "block_size": 4}
+    with LLM(str(folder), kv_cache_memory_bytes="4MiB", dtype=DTYPE, **parts) as llm:
         assert [result.outputs[0].text for result in llm.generate(PROMPTS, GREEDY)] == expected
         again = llm.generate(PROMPTS, GREEDY)
     assert [result.outputs[0].text for result in again] == expected
