@@ -79,7 +79,7 @@ async def test_prometheus_and_the_operators_own_scrape_agree(both: Scraping, ser
     with load(servers[FIRST]):
         before, scraped = await own(servers, scraped, FIRST, SECOND)
         await both.until_scraped("chat", time.time())
-        told = await both.samples("chat", FIRST, SECOND)
+        told = await both.until("chat", [FIRST, SECOND], lambda samples: not (samples.missing or samples.doubtful))
         after, scraped = await own(servers, scraped, FIRST, SECOND)
         for now in (before, told, after):
             assert (now.missing, now.doubtful) == ((), ())
