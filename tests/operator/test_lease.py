@@ -108,14 +108,14 @@ async def running(candidate: Candidate) -> AsyncIterator[asyncio.Task[None]]:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    """Where a second is 20 ms."""
+    """Where a second is 100 ms: a machine that takes the core away for a tenth of a second costs nobody the lead."""
     for name in ("LEASE_SECONDS", "RENEW_SECONDS", "RETRY_SECONDS", "CALL_SECONDS"):
-        monkeypatch.setattr(lease_module, name, getattr(lease_module, name) / 50)
+        monkeypatch.setattr(lease_module, name, getattr(lease_module, name) / 10)
     return Store()
 
 
 async def soon(event: asyncio.Event) -> None:
-    await asyncio.wait_for(event.wait(), 5)
+    await asyncio.wait_for(event.wait(), 60)
 
 
 async def test_one_acts_and_when_told_to_end_lets_the_next_at_once(store: Store) -> None:
@@ -157,7 +157,7 @@ async def test_a_holder_that_is_cut_off_has_stopped_before_another_may_begin(tro
         await soon(one.ended)
         lasted = asyncio.get_running_loop().time() - cut
         assert one.could_write_at_its_end is False, "the fence is down before anything is told to end"
-        assert lasted <= lease_module.RENEW_SECONDS + 0.1
+        assert lasted < lease_module.LEASE_SECONDS
         assert store.lease.holder == "one"
         setattr(store, trouble, False)
         await soon(one.acting)
