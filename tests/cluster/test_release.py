@@ -102,12 +102,16 @@ def test_helm_test_asks_a_tiny_model_and_leaves_nothing(pagemill: Cluster) -> No
 
 
 def test_helm_test_fails_with_the_deployments_own_words(pagemill: Cluster, images: Images) -> None:
-    upgrade(pagemill, images, "helmTest.model=pagemill/none", "helmTest.timeoutSeconds=25")
+    reasons = ("HubUnreachable", "ModelNotFound")
     try:
-        said = helm_test(pagemill)
-        assert verdict(said) == "Failed"
-        assert "not ready after 25 s: Ready=False" in said
-        assert any(reason in said for reason in ("HubUnreachable", "ModelNotFound"))
+        for seconds in (25, 240):  # it waits all of it, and a busy machine may not have looked at the model by then
+            upgrade(pagemill, images, "helmTest.model=pagemill/none", f"helmTest.timeoutSeconds={seconds}")
+            said = helm_test(pagemill)
+            assert verdict(said) == "Failed"
+            assert f"not ready after {seconds} s: Ready=False" in said
+            if any(reason in said for reason in reasons):
+                break
+        assert any(reason in said for reason in reasons)
         assert not pagemill.get("llmd", "-n", NAMESPACE)["items"]
     finally:
         upgrade(pagemill, images)

@@ -27,7 +27,7 @@ import json, sys, urllib.error, urllib.request
 def ask(url, token):
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5).status
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).status
     except urllib.error.HTTPError as error:
         return error.code
     except OSError as error:
@@ -81,7 +81,7 @@ def management(deployed: Deployed) -> str:
 
 
 def token(cluster: Cluster, namespace: str, name: str) -> str:
-    data = cluster.get("secret", f"{name}-management", "-n", namespace)["data"]
+    data = eventually("its token", lambda: cluster.get("secret", f"{name}-management", "-n", namespace))["data"]
     return base64.b64decode(data["token"]).decode()
 
 

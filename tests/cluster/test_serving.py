@@ -50,13 +50,14 @@ def test_applied_example_answers_in_a_stream_through_its_service(smollm2: Deploy
 
 
 def test_status_says_what_serves(smollm2: Deployed) -> None:
+    smollm2.await_condition("Progressing", "False", "Settled")
+    eventually("capacity", lambda: smollm2.get()["status"].get("capacity"))
     status = smollm2.get()["status"]
     assert status["ready"] == "1/1"
     assert status["url"] == "http://smollm2.serving.svc:8000/v1"
     assert status["capacity"]["maxConcurrentTokens"] >= 2048
     assert smollm2.condition("MemoryFit")["status"] == "True"
     assert smollm2.condition("ModelAvailable")["status"] == "True"
-    assert smollm2.condition("Progressing")["status"] == "False"
 
 
 def test_kubectl_shows_model_and_readiness(smollm2: Deployed) -> None:

@@ -42,6 +42,7 @@ def test_events_tell_a_life_each_step_once(pagemill: Cluster, namespace: str) ->
     assert first["Ready=True Serving"] == first["Progressing=False Settled"] == first["MemoryFit=True Fits"] == 1
     deploy(pagemill, namespace, "told", model=TINY, image=NOWHERE)
     deployed.await_condition("Degraded", "True", "ImagePullFailure")
+    deployed.await_condition("Progressing", "False", "RolloutFailed")
     broken = said(deployed)
     assert broken["Progressing=False RolloutFailed"] == broken["Degraded=True ImagePullFailure"] == 1
     deploy(pagemill, namespace, "told", model=TINY)

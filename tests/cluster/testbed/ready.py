@@ -48,7 +48,7 @@ def await_port(
 Found = TypeVar("Found")
 
 
-def eventually(what: str, look: Callable[[], Found | None], seconds: float = 120) -> Found:
+def eventually(what: str, look: Callable[[], Found | None], seconds: float = 300) -> Found:
     """What `look` finds as soon as it finds something; AssertionError, with what it last saw, if it never does.
 
     `look` returns None while there is nothing yet; it may raise LookupError with what it saw instead.
