@@ -58,7 +58,7 @@ def await_answer(cluster: Cluster) -> None:
         except AssertionError as let_through:
             raise LookupError(str(let_through)) from let_through
 
-    eventually("the webhook's answer", answered, seconds=180)
+    eventually("the webhook's answer", answered, seconds=600)
 
 
 def refused(cluster: Cluster, namespace: str, name: str, **spec: Any) -> str:

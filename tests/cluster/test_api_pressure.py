@@ -63,7 +63,7 @@ def world(pagemill: Cluster) -> Iterator[World]:
         pytest.skip("needs the control plane of a cluster of our own")
     pagemill.kubectl("create", "namespace", PRESSED)
     model = deploy(pagemill, PRESSED, "steady", model="pagemill/tiny", maxModelLen=128)
-    model.await_condition("Ready", "True", seconds=400)
+    model.await_condition("Ready", "True", seconds=600)
     operators = Operators(pagemill)
     operators.standby()
     try:

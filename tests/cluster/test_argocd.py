@@ -276,7 +276,7 @@ def test_a_commit_of_another_model_cuts_no_stream_and_a_revert_brings_the_first_
     stream.start()
     commit = installed.repository.change(MANIFEST, model=ANOTHER_MODEL)
     installed.application.refresh()
-    eventually("the old pod's end", lambda: leaves(installed.model, before) or None, seconds=240)
+    eventually("the old pod's end", lambda: leaves(installed.model, before) or None, seconds=600)
     assert stream.ended is None, "it was over before anything could cut it"
     pace.set_pace(cluster, before, 0)
     installed.follow(commit)
@@ -342,7 +342,7 @@ def test_an_open_loop_load_scales_it_up_and_back_and_fails_no_request_while_git_
     load += ["--extra", json.dumps({"max_tokens": 40})]
     with Seen(installed) as seen:
         done = subprocess.run([*load, "--prompt", "text"], capture_output=True, text=True, check=True, timeout=600)
-        eventually("one replica", lambda: one_is_left(installed.model), seconds=300)
+        eventually("one replica", lambda: one_is_left(installed.model), seconds=600)
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert (run["requests"], run["failed"]) == (125, 0), done.stdout
     assert seen.replicas[0] == seen.replicas[-1] == 1

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE, NAME = "lossless", "tiny"
 MODEL = "pagemill/tiny"
-PATIENCE = 400.0
+PATIENCE = 600.0
 ENGINE: dict[str, Any] = {"kvCacheGiB": 0.1}
 STEP = (
     0.05  # seconds that a step takes at least, so that a stream is open for as long as a test looks; then it is let run

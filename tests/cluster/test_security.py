@@ -42,7 +42,7 @@ def model(pagemill: Cluster) -> Iterator[Deployed]:
     """A model in a namespace that refuses every pod which is not `restricted`: the preflight's, too."""
     restrict(pagemill, HOME)
     deployed = deploy(pagemill, HOME, "model", model=MODEL, maxModelLen=None)
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     yield deployed
     pagemill.kubectl("delete", "namespace", HOME, "--wait=false")
 

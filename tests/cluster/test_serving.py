@@ -26,7 +26,7 @@ def smollm2(pagemill: Cluster) -> Deployed:
     pagemill.kubectl("create", "namespace", "serving")
     pagemill.kubectl("apply", "-n", "serving", "-f", str(EXAMPLE))
     deployed = Deployed(pagemill, "serving", "smollm2")
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     return deployed
 
 
@@ -139,7 +139,7 @@ def test_whoever_scales_finds_the_replicas_and_their_pods(smollm2: Deployed) -> 
         scale: dict[str, Any] = json.loads(cluster.kubectl("get", "--raw", path))
         return scale if len(smollm2.pods()) == scale["status"]["replicas"] == scale["spec"]["replicas"] == 1 else None
 
-    scale = eventually("a scale of one", one, seconds=180)  # the one that goes has its lame duck's time first
+    scale = eventually("a scale of one", one, seconds=600)  # the one that goes has its lame duck's time first
     found = cluster.get("pods", "-n", namespace, "-l", scale["status"]["selector"])["items"]
     assert [pod["metadata"]["name"] for pod in found] == [pod["metadata"]["name"] for pod in smollm2.pods()]
 
@@ -155,7 +155,7 @@ def test_deleting_it_leaves_nothing_behind(smollm2: Deployed) -> None:
             raise LookupError(" ".join(left))
         return True
 
-    assert eventually("an empty namespace", look, seconds=240)
+    assert eventually("an empty namespace", look, seconds=600)
     left = cluster.kubectl("get", MADE, "-n", namespace, "-o", "name").split()
     assert set(left) == {"serviceaccount/default", "configmap/kube-root-ca.crt"}
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE = "asleep"
 MODEL = "pagemill/tiny"
-PATIENCE = 300.0
+PATIENCE = 600.0
 CLIENTS = 32
 SMALL: dict[str, Any] = {
     "model": MODEL,

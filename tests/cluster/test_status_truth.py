@@ -226,7 +226,7 @@ def test_another_model_is_never_ready_with_the_former_ones_pods(pagemill: Cluste
         assert "/models/pagemill/tiny" in json.dumps(pod["spec"]["containers"][0])
         return True
 
-    eventually("the other model", ready, seconds=240)
+    eventually("the other model", ready, seconds=600)
 
 
 def test_a_node_that_is_lost_is_told_and_comes_back(pagemill: Cluster, namespace: str) -> None:
@@ -237,7 +237,7 @@ def test_a_node_that_is_lost_is_told_and_comes_back(pagemill: Cluster, namespace
     deployed.await_condition("Ready", "True")
     pagemill.node.sandbox.send("kubelet", signal.SIGSTOP)
     try:
-        told = deployed.await_condition("Ready", "False", "NodeUnreachable", seconds=150)
+        told = deployed.await_condition("Ready", "False", "NodeUnreachable", seconds=600)
         assert "does not answer" in told["message"]
     finally:
         pagemill.node.sandbox.send("kubelet", signal.SIGCONT)

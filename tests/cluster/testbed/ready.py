@@ -17,7 +17,7 @@ def wait_until(
     is_ready: Callable[[], bool],
     process: subprocess.Popen[bytes],
     log: Callable[[], Path],
-    seconds: float = 120,
+    seconds: float = 300,
 ) -> None:
     """Poll `is_ready`; raise NotReady with the log's last lines if the process ends or time is up."""
     deadline = time.monotonic() + seconds
@@ -31,7 +31,7 @@ def wait_until(
 
 
 def await_port(
-    what: str, address: str, port: int, process: subprocess.Popen[bytes], log: Callable[[], Path], seconds: float = 120
+    what: str, address: str, port: int, process: subprocess.Popen[bytes], log: Callable[[], Path], seconds: float = 300
 ) -> None:
     """Until somebody listens there; NotReady as `wait_until` raises it."""
 
