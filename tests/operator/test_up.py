@@ -24,7 +24,7 @@ import pytest
 from pagemill_operator import commands
 
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
-PATIENCE = 120.0  # seconds
+PATIENCE = 600.0  # seconds
 
 
 def manifest(name: str, model: str = MODEL, **spec: Any) -> str:
