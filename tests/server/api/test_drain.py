@@ -121,7 +121,7 @@ def test_what_outlasts_its_time_is_ended_and_the_server_can_still_come_back(
         text = error.removeprefix("data: ")
     assert json.loads(text)["error"]["code"] == "shutting_down"
     until(lambda: drained(manager))
-    assert it.running() == 0
+    until(lambda: it.running() == 0)
     assert manager.delete("/drain").json() == {"phase": "Serving", "draining": False, "drained": False, "inFlight": 0}
     assert client.post("/v1/completions", json=SHORT).status_code == 200
 
