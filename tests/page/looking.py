@@ -18,7 +18,7 @@ from tests.server.api.running import NAME, settings_for, until
 from tests.server.test_serve import Living
 
 TOKEN = "of-the-test-4711"
-PATIENCE = 20_000  # milliseconds
+PATIENCE = 60_000  # milliseconds
 
 
 @dataclass

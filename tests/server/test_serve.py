@@ -88,7 +88,7 @@ class Living:
         self.loop.call_soon_threadsafe(self.life.stop)
 
     def end(self) -> None:
-        self.thread.join(30)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 

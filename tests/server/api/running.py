@@ -83,7 +83,7 @@ class Running:
         assert self.stats.kv_cache_usage == 0
 
 
-def until(condition: Callable[[], bool], otherwise: object = "it never came true", seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], otherwise: object = "it never came true", seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, otherwise
@@ -136,6 +136,6 @@ def serving(
             yield Running(url, service, model, client)
     finally:
         server.should_exit = True
-        worker.join(30)
+        worker.join(120)
         service.close()
         assert not worker.is_alive()
