@@ -27,9 +27,8 @@ NAMESPACE, NAME = "lossless", "tiny"
 MODEL = "pagemill/tiny"
 PATIENCE = 600.0
 ENGINE: dict[str, Any] = {"kvCacheGiB": 0.1}
-STEP = (
-    0.05  # seconds that a step takes at least, so that a stream is open for as long as a test looks; then it is let run
-)
+# Seconds that a step takes at least, so that a stream is open for as long as a test looks, on any machine; then it is let run.
+STEP = 0.05
 SPEC: dict[str, Any] = {
     "model": MODEL,
     "replicas": 3,
