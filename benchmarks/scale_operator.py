@@ -52,7 +52,7 @@ class Operator:
         environment = (f"KUBECONFIG={self._kubeconfig}", f"PYTHONPATH={paths}", "PAGEMILL_PREFLIGHT=false")
         command = (sys.executable, "-m", "pagemill_operator", "-A")
         process = self._sandbox.start(name, "env", *environment, *command)
-        self._pid = eventually("the operator's process", lambda: _child(process), seconds=10)
+        self._pid = eventually("the operator's process", lambda: _child(process), seconds=60)
         log = self._sandbox.run.logs / f"{name}.log"
         eventually(f"a line in {log}", lambda: "serves all namespaces" in log.read_text() or None, seconds)
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # `testbed` is no package that i
 from testbed.cluster import Cluster, prepare, up, use_existing
 from testbed.errors import NotPossibleHere
 from testbed.images import Images, ensure_images
+from testbed.ready import eventually
 from testbed.release import install
 
 _numbers = itertools.count(1)
@@ -78,6 +79,8 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace for one test."""
     name = f"test-{next(_numbers)}"
     cluster.kubectl("create", "namespace", name)
+    account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+    eventually("its account", lambda: cluster.read(account))  # without it no pod is taken, and no token is made
     try:
         yield name
     finally:

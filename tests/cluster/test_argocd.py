@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 from testbed import argocd as testbed_argocd
+from testbed import pace
 from testbed.argocd import NAMESPACE, RESYNC, Application, ArgoCD, describe, health_of, healths
 from testbed.asking import Stream, ask
 from testbed.binaries import build
@@ -40,7 +41,8 @@ HEALTH = yaml.safe_load((CHECK / "health_test.yaml").read_text(encoding="utf-8")
 ANOTHER_MODEL = "pagemill/tiny"
 DEFINITION = "CustomResourceDefinition llmdeployments.pagemill.dev"
 BENCH = REPOSITORY.parent / "shared" / "bench"  # beside the checkout, as for the other tests that use what is there
-LONG = 600  # tokens of an answer that outlasts the way from a commit to a rollout
+LONG = 600  # tokens of an answer that outlasts the way from a commit to a rollout,
+SLOW = 0.5  # seconds of a step for as long as that takes: five minutes
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ def installed(argocd: ArgoCD, images: Images, tmp_path_factory: pytest.TempPathF
     share = {
         "requests": {"cpu": "500m"}
     }  # without it the kernel gives a pod next to nothing of a machine that does more
-    repository.change(MANIFEST, engine={"kvCacheGiB": 0.2}, rollout={"drainTimeoutSeconds": 300}, resources=share)
+    repository.write(f"{MODELS}/pace.yaml", pace.config_map("models"))
+    settings = {"engine": {"kvCacheGiB": 0.2}, "rollout": {"drainTimeoutSeconds": 600}, "pod": pace.paced(0)}
+    repository.change(MANIFEST, **settings, resources=share)
     application = argocd.apply(addressed("application.yaml", repository, images))
     model = Deployed(argocd.cluster, "models", "smollm2")
     seen: list[str] = []
@@ -199,13 +203,19 @@ def test_the_example_is_healthy_when_the_model_answers_and_not_before(installed:
 
 def test_it_stays_synced_with_self_heal_and_prune_on(installed: Installed) -> None:
     """Nothing that the operator writes looks like a difference: no sync is begun, and the object is not touched."""
+    installed.model.await_condition("Progressing", "False", "Settled")
+    eventually("capacity", lambda: installed.model.get()["status"].get("capacity"))
     before, object_before = installed.application.status(), installed.model.get()
-    for _ in range(4 * RESYNC):
+    looks = {before["reconciledAt"]}
+
+    def looked() -> bool | None:
         status = installed.application.status()
         assert status["sync"]["status"] == "Synced", describe(status)
-        time.sleep(1)
+        looks.add(status["reconciledAt"])
+        return len(looks) > 3 or None
+
+    eventually("that it looks three times in the meantime", looked, seconds=60 * RESYNC)
     after, object_after = installed.application.status(), installed.model.get()
-    assert after["reconciledAt"] > before["reconciledAt"], "it has not looked in the meantime"
     assert after["history"] == before["history"]
     assert object_after["metadata"] == object_before["metadata"]
 
@@ -260,13 +270,15 @@ def test_a_commit_of_a_hot_field_restarts_nothing(installed: Installed) -> None:
 
 
 def test_a_commit_of_another_model_cuts_no_stream_and_a_revert_brings_the_first_back(installed: Installed) -> None:
-    before = one_pod(installed.model)
+    cluster, before = installed.argocd.cluster, one_pod(installed.model)
+    pace.set_pace(cluster, before, SLOW)
     stream = Stream(installed.model, tokens=LONG)
     stream.start()
     commit = installed.repository.change(MANIFEST, model=ANOTHER_MODEL)
     installed.application.refresh()
-    eventually("the old pod's end", lambda: leaves(installed.model, before) or None, seconds=120)
+    eventually("the old pod's end", lambda: leaves(installed.model, before) or None, seconds=600)
     assert stream.ended is None, "it was over before anything could cut it"
+    pace.set_pace(cluster, before, 0)
     installed.follow(commit)
     after = one_pod(installed.model)
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
@@ -286,6 +298,12 @@ def test_replicas_that_somebody_else_sets_stay(installed: Installed) -> None:
     patch = ("patch", "applications.argoproj.io", installed.application.name, "-n", NAMESPACE, "--type=merge", "-p")
     before = installed.application.get()["spec"]
     cluster.kubectl(*patch, json.dumps({"spec": change}))
+
+    def knows() -> bool | None:
+        compared = installed.application.status()["sync"]["comparedTo"]
+        return bool(compared.get("ignoreDifferences")) or None
+
+    eventually("that it has read its new spec", knows)  # or it would undo what comes next
     try:
         cluster.kubectl("scale", "llmd/smollm2", "-n", "models", "--replicas=0")
         for _ in range(3 * RESYNC):
@@ -304,14 +322,16 @@ def test_replicas_that_somebody_else_sets_stay(installed: Installed) -> None:
 def test_an_open_loop_load_scales_it_up_and_back_and_fails_no_request_while_git_stays_synced(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """Answers of few at a time, and a target that a single one exceeds: two requests a second are then more than a replica should
-    carry on any machine, and not more than this one can. A fast one is often idle when it is looked at: the window is longer than
-    it is ever seen so while they come. By least load: a replica that is new takes what is new."""
+    """Answers of few at a time, each of which takes most of a second at least, and a target that a single one exceeds: two requests
+    a second are then more than a replica should carry on any machine, and not more than this one can. Between two of them it may
+    be idle when it is looked at: the window is longer than it is ever seen so while they come. By least load: a replica that is
+    new takes what is new."""
     small = {"requests": {"cpu": "300m"}}
     targets = {"runningRatio": 0.15}
     scaling = {"minReplicas": 1, "maxReplicas": 3, "targets": targets, "scaleDown": {"stabilizationSeconds": 45}}
     engine = {"kvCacheGiB": 0.2, "maxNumSeqs": 2}
     changed = {"autoscaling": scaling, "engine": engine, "resources": small, "routing": "leastLoad"}
+    changed["pod"] = pace.paced(0.02)
     commit = installed.repository.change(MANIFEST, replicas=None, **changed)
     before = installed.follow(commit)
     spec = installed.model.get()["spec"]
@@ -322,7 +342,7 @@ def test_an_open_loop_load_scales_it_up_and_back_and_fails_no_request_while_git_
     load += ["--extra", json.dumps({"max_tokens": 40})]
     with Seen(installed) as seen:
         done = subprocess.run([*load, "--prompt", "text"], capture_output=True, text=True, check=True, timeout=600)
-        eventually("one replica", lambda: one_is_left(installed.model), seconds=300)
+        eventually("one replica", lambda: one_is_left(installed.model), seconds=600)
     (run,) = json.loads(out.read_text(encoding="utf-8"))["runs"]
     assert (run["requests"], run["failed"]) == (125, 0), done.stdout
     assert seen.replicas[0] == seen.replicas[-1] == 1

@@ -30,7 +30,7 @@ def names(deployed: Deployed) -> list[str]:
 
 def test_one_of_two_may_go_and_then_the_other_may_not(pagemill: Cluster, namespace: str) -> None:
     deployed = deploy(pagemill, namespace, "pair", model=MODEL, maxModelLen=None, replicas=2)
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
 
     def allows_one() -> bool | None:
         budget = pagemill.get("poddisruptionbudget", "pair", "-n", namespace)
@@ -40,13 +40,13 @@ def test_one_of_two_may_go_and_then_the_other_may_not(pagemill: Cluster, namespa
     first, second = names(deployed)
     assert evict(pagemill, namespace, first) == ""
     assert "would violate the pod's disruption budget" in evict(pagemill, namespace, second)
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
 
 
 def test_the_only_one_may_go(pagemill: Cluster, namespace: str) -> None:
     """karpenter#2985, aws/karpenter-provider-aws#5232."""
     deployed = deploy(pagemill, namespace, "single", model=MODEL, maxModelLen=None)
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     (only,) = names(deployed)
     assert pagemill.kubectl("get", "poddisruptionbudgets", "-n", namespace, "-o", "name") == ""
     assert evict(pagemill, namespace, only) == ""

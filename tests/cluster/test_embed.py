@@ -22,7 +22,7 @@ NAMESPACE = "embedding"
 def encoder(pagemill: Cluster) -> Iterator[Deployed]:
     pagemill.kubectl("create", "namespace", NAMESPACE)
     deployed = deploy(pagemill, NAMESPACE, "encoder", model=MODEL, task="embed", maxModelLen=None, engine={})
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     yield deployed
     pagemill.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -30,7 +30,7 @@ def encoder(pagemill: Cluster) -> Iterator[Deployed]:
 def metrics(deployed: Deployed) -> dict[str, float]:
     """The sum of each series' values by name."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{deployed.address()}/metrics", timeout=10) as answer:
+    with opener.open(f"{deployed.address()}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     found: dict[str, float] = {}
     for line in lines:
@@ -72,7 +72,7 @@ def test_queue_and_token_rate_are_there_to_scale_on_and_the_cache_is_never_used(
 def test_it_scales_and_goes_as_any_other(encoder: Deployed) -> None:
     cluster = encoder.cluster
     cluster.kubectl("scale", "llmd/encoder", "-n", NAMESPACE, "--replicas=2")
-    eventually("two", lambda: encoder.get()["status"].get("ready") == "2/2" or None, seconds=300)
+    eventually("two", lambda: encoder.get()["status"].get("ready") == "2/2" or None, seconds=600)
     assert cluster.kubectl("get", "poddisruptionbudget", "encoder", "-n", NAMESPACE, "-o", "name")
     cluster.kubectl("scale", "llmd/encoder", "-n", NAMESPACE, "--replicas=1")
-    eventually("one", lambda: encoder.get()["status"].get("ready") == "1/1" or None, seconds=300)
+    eventually("one", lambda: encoder.get()["status"].get("ready") == "1/1" or None, seconds=600)

@@ -66,7 +66,7 @@ class World:
 def world(pagemill: Cluster) -> Iterator[World]:
     pagemill.kubectl("create", "namespace", "faults")
     model = deploy(pagemill, "faults", "steady", model="pagemill/tiny", maxModelLen=128)
-    model.await_condition("Ready", "True", seconds=300)
+    model.await_condition("Ready", "True", seconds=600)
     operators = Operators(pagemill)
     operators.standby()
     yield World(pagemill, operators, model)

@@ -62,7 +62,7 @@ def test_without_the_crds_it_is_said_and_the_rest_serves(pagemill: Cluster, name
 def test_when_the_crds_come_the_route_is_made(pagemill: Cluster, namespace: str, crds: Cluster) -> None:
     """Nobody tells the operator that a CRD was installed: it asks again each minute while something was refused."""
     deployed = deploy(pagemill, namespace, "routed", gateway=PICKED, **PAUSED)
-    deployed.await_condition("Degraded", "False", seconds=180)
+    deployed.await_condition("Degraded", "False", seconds=600)
     assert live(deployed, "httproute")
 
 

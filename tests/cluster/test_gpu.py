@@ -51,7 +51,7 @@ def test_a_rollout_takes_the_device_of_the_replica_that_it_replaces(with_gpus: C
     only.await_condition("Ready", "True")
     first = scheduled(only)
     deploy(with_gpus, namespace, "only", model="pagemill/tiny", resources={"limits": limits}, maxModelLen=256)
-    only.await_condition("Ready", "True", seconds=240)
+    only.await_condition("Ready", "True", seconds=600)
     second = scheduled(only)
     assert first is not None
     assert second is not None

@@ -21,7 +21,7 @@ from pagemill_operator.resource import read
 pytestmark = pytest.mark.cluster
 
 MODEL = "pagemill/tiny"
-PATIENCE = 300.0
+PATIENCE = 600.0
 # Sent in one go, each with another value than its default.
 EVERY_HOT_FIELD: dict[str, Any] = {
     "schedulingPolicy": "fair",
@@ -66,6 +66,7 @@ def config(deployed: Deployed, **asked: Any) -> dict[str, Any]:
     with httpx.Client(
         base_url=f"http://{pod['status']['podIP']}:8001",
         headers={"authorization": f"Bearer {base64.b64decode(secret['data']['token']).decode()}"},
+        timeout=60,
     ) as client:
         answer = client.patch("/config", json=asked) if asked else client.get("/config")
         found: dict[str, Any] = answer.raise_for_status().json()["config"]

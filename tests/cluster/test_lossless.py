@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from streams import RETRIES, Streams
+from testbed import pace
 from testbed.cluster import Cluster
 from testbed.deployments import Deployed, deploy
 from testbed.ready import eventually
@@ -24,9 +25,10 @@ pytestmark = pytest.mark.cluster
 
 NAMESPACE, NAME = "lossless", "tiny"
 MODEL = "pagemill/tiny"
-PATIENCE = 400.0
+PATIENCE = 600.0
 ENGINE: dict[str, Any] = {"kvCacheGiB": 0.1}
-# The limit on the processor keeps a stream open for so long as a test looks, on a quick machine too.
+# Seconds that a step takes at least, so that a stream is open for as long as a test looks, on any machine; then it is let run.
+STEP = 0.05
 SPEC: dict[str, Any] = {
     "model": MODEL,
     "replicas": 3,
@@ -34,16 +36,17 @@ SPEC: dict[str, Any] = {
     "engine": ENGINE,
     "resources": {"requests": {"cpu": "50m"}, "limits": {"cpu": "200m"}},
     "rollout": {"drainTimeoutSeconds": 600},
-    "pod": {"env": [{"name": "OMP_NUM_THREADS", "value": "1"}]},
+    "pod": pace.paced(STEP, {"name": "OMP_NUM_THREADS", "value": "1"}),
 }
-LONG = 5000  # tokens of a stream that outlasts two scale-downs
-MANY = 6  # of those at once: what is sent is most of the work, so that many take longer than one
-SHORT = 3000  # that outlasts a lame duck's time
+LONG = 5000  # tokens of a stream that outlasts two scale-downs: four minutes at that pace
+MANY = 6  # of those at once
+SHORT = 3000  # that outlasts a lame duck's time: two and a half minutes
 
 
 @pytest.fixture(scope="module")
 def deployed(pagemill: Cluster) -> Iterator[Deployed]:
     pagemill.kubectl("create", "namespace", NAMESPACE)
+    pagemill.apply(pace.config_map(NAMESPACE), NAMESPACE)
     yield deploy(pagemill, NAMESPACE, NAME, **SPEC)
     pagemill.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
@@ -169,6 +172,7 @@ def test_those_with_the_least_to_finish_go_and_finish_it(deployed: Deployed) -> 
         eventually("that the other one is to go", lambda: is_marked(deployed, less_busy) or None, PATIENCE)
         eventually("that it takes nothing new", lambda: turns_away(less_busy) or None, PATIENCE)
         assert less.tally.open == MANY, "they must outlast this"
+        pace.set_pace(deployed.cluster, less_busy, 0)
         while less.tally.open:
             let_go = is_let_go(deployed, less_busy)
             assert not let_go or not less.tally.open, "before its streams have ended"
@@ -176,6 +180,7 @@ def test_those_with_the_least_to_finish_go_and_finish_it(deployed: Deployed) -> 
         ended_whole(less, MANY)
         eventually("that it goes", lambda: is_let_go(deployed, less_busy) or None, PATIENCE)
         assert not is_marked(deployed, busiest)
+        pace.set_pace(deployed.cluster, busiest, 0)
         ended_whole(more, 2 * MANY)
     (last,) = settled(deployed, 1)
     assert life(last) == life(busiest)
@@ -219,6 +224,7 @@ def test_whatever_stops_a_replica_its_streams_end_whole(
         served = answers[:-1]
         assert {answer.status_code for answer in served} == {200}
         assert "close" in {answer.headers.get("connection", "").lower() for answer in served}
+        pace.set_pace(deployed.cluster, pod, 0)
         ended_whole(streams, MANY)
     pods = settled(deployed, 2)
     assert life(other) in {life(one) for one in pods}

@@ -122,7 +122,7 @@ def test_a_spec_of_the_golden_manifests_stays_what_was_applied(case: str, pagemi
 def test_neither_does_it_change_when_it_serves_is_scaled_or_edited(pagemill: Cluster, namespace: str) -> None:
     wanted = manifest("chat", rollout={"lameDuckSeconds": 1})
     deployed = applied(pagemill, namespace, wanted)
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     assert_no_drift(deployed, wanted)
     assert unmarked_children(deployed) >= 5
     wanted["spec"]["replicas"] = 0

@@ -209,7 +209,7 @@ async def test_refresh_brings_everything_of_ours_page_by_page(
 async def test_a_pod_that_waits_for_a_volume_says_for_which(operator: Client) -> None:
     """Only events tell of it; a pod that runs or was never placed is not asked about."""
     await operator.cluster.apply(operator.deployment(replicas=1, secret="absent"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             await operator.cluster.refresh()
             events = await operator.cluster.children(operator.key, "Event")

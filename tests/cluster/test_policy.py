@@ -36,7 +36,7 @@ def mine(cluster: Cluster, namespace: str, name: str) -> Deployed:
 def test_the_class_is_the_one_in_force(pagemill: Cluster, namespace: str) -> None:
     pagemill.kubectl("create", "configmap", "policies", "-n", namespace, f"--from-file={MODULE}")
     deployed = mine(pagemill, namespace, "own")
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     (pod,) = deployed.pods()
     said = json.loads(pagemill.kubectl("exec", pod["metadata"]["name"], "-n", namespace, "--", "python", "-c", SHOW))
     assert "shortest_first:ShortestFirst" in json.dumps(said)
@@ -50,4 +50,4 @@ def test_a_config_map_that_is_missing_is_named_and_coming_is_enough(pagemill: Cl
     told = deployed.await_condition("Ready", "False", "ContainerConfigError")
     assert "policies" in told["message"]
     pagemill.kubectl("create", "configmap", "policies", "-n", namespace, f"--from-file={MODULE}")
-    deployed.await_condition("Ready", "True", seconds=240)  # the kubelet tries again after a while of its own
+    deployed.await_condition("Ready", "True", seconds=600)  # the kubelet tries again after a while of its own

@@ -13,7 +13,7 @@ from testbed.release import NAMESPACE, OPERATOR, helm_test, install, restrict, u
 
 pytestmark = pytest.mark.cluster
 TINY = "pagemill/tiny"
-SECONDS = 240  # a start on a machine that does much else
+SECONDS = 600  # a start on a machine that does much else
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_without_the_operator_deployments_can_be_deleted(
     left.await_condition("Ready", "True", seconds=SECONDS)
     request.getfixturevalue("uninstalled")
     pagemill.kubectl("delete", "llmd", "left", "-n", namespace, "--timeout=90s")
-    eventually("the end of its pods", lambda: not left.pods() or None, seconds=180)
+    eventually("the end of its pods", lambda: not left.pods() or None, seconds=600)
 
 
 def test_a_changed_value_reaches_the_operator_and_no_model(pagemill: Cluster, images: Images, namespace: str) -> None:
@@ -102,12 +102,16 @@ def test_helm_test_asks_a_tiny_model_and_leaves_nothing(pagemill: Cluster) -> No
 
 
 def test_helm_test_fails_with_the_deployments_own_words(pagemill: Cluster, images: Images) -> None:
-    upgrade(pagemill, images, "helmTest.model=pagemill/none", "helmTest.timeoutSeconds=25")
+    reasons = ("HubUnreachable", "ModelNotFound")
     try:
-        said = helm_test(pagemill)
-        assert verdict(said) == "Failed"
-        assert "not ready after 25 s: Ready=False" in said
-        assert any(reason in said for reason in ("HubUnreachable", "ModelNotFound"))
+        for seconds in (25, 240):  # it waits all of it, and a busy machine may not have looked at the model by then
+            upgrade(pagemill, images, "helmTest.model=pagemill/none", f"helmTest.timeoutSeconds={seconds}")
+            said = helm_test(pagemill)
+            assert verdict(said) == "Failed"
+            assert f"not ready after {seconds} s: Ready=False" in said
+            if any(reason in said for reason in reasons):
+                break
+        assert any(reason in said for reason in reasons)
         assert not pagemill.get("llmd", "-n", NAMESPACE)["items"]
     finally:
         upgrade(pagemill, images)

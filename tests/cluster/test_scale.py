@@ -40,7 +40,7 @@ def fleet() -> Iterator[tuple[Cluster, Operator]]:
         operator = Operator(cluster)
         operator.start()
         scale_load.apply(cluster.kubeconfig, [scale_load.manifest(name) for name in scale_load.names(COUNT)])
-        operator_scale.settle(cluster, COUNT, seconds=180)
+        operator_scale.settle(cluster, COUNT, seconds=600)
         yield cluster, operator
     finally:
         cluster.close()
@@ -86,12 +86,17 @@ def test_pods_that_do_not_answer_keep_nobody_else_waiting(fleet: tuple[Cluster, 
     operator_scale.answer(cluster, "silent")
     operator.start()
     time.sleep(5)  # all are looked at again and again
-    new = ("scale-0", "among-the-silent")
-    scale_load.apply(cluster.kubeconfig, [scale_load.manifest(new)])
-    began = time.time()
-    eventually(
-        "its Deployment",
-        lambda: [write for write in writes(cluster) if write.resource == "deployments" and write.name == new] or None,
-        seconds=60,
-    )
-    assert time.time() - began < 15
+    waited = []
+    for number in range(3):  # a busy machine may hold up one; whoever stands in the way would hold up all
+        new = ("scale-0", f"among-the-silent-{number}")
+        scale_load.apply(cluster.kubeconfig, [scale_load.manifest(new)])
+        began = time.time()
+        eventually("its Deployment", lambda new=new: is_made(cluster, new) or None)  # type: ignore[misc]
+        waited.append(time.time() - began)
+        if waited[-1] < 15:
+            return
+    raise AssertionError(f"each new one waits: {waited}")
+
+
+def is_made(cluster: Cluster, name: tuple[str, str]) -> bool:
+    return any(write.resource == "deployments" and write.name == name for write in writes(cluster))

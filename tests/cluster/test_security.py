@@ -27,7 +27,7 @@ import json, sys, urllib.error, urllib.request
 def ask(url, token):
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5).status
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).status
     except urllib.error.HTTPError as error:
         return error.code
     except OSError as error:
@@ -42,7 +42,7 @@ def model(pagemill: Cluster) -> Iterator[Deployed]:
     """A model in a namespace that refuses every pod which is not `restricted`: the preflight's, too."""
     restrict(pagemill, HOME)
     deployed = deploy(pagemill, HOME, "model", model=MODEL, maxModelLen=None)
-    deployed.await_condition("Ready", "True", seconds=300)
+    deployed.await_condition("Ready", "True", seconds=600)
     yield deployed
     pagemill.kubectl("delete", "namespace", HOME, "--wait=false")
 
@@ -81,7 +81,7 @@ def management(deployed: Deployed) -> str:
 
 
 def token(cluster: Cluster, namespace: str, name: str) -> str:
-    data = cluster.get("secret", f"{name}-management", "-n", namespace)["data"]
+    data = eventually("its token", lambda: cluster.get("secret", f"{name}-management", "-n", namespace))["data"]
     return base64.b64decode(data["token"]).decode()
 
 

@@ -59,7 +59,7 @@ def test_a_startup_that_never_answers_spends_the_probes_budget(pagemill: Cluster
     assert deployed.condition("Progressing")["status"] == "True", (
         "it is started again: this may have been the only time"
     )
-    deployed.await_condition("Progressing", "False", "ProbeFailed", seconds=240)
+    deployed.await_condition("Progressing", "False", "ProbeFailed", seconds=600)
 
 
 def test_a_slow_load_is_never_killed_while_it_moves(pagemill: Cluster, namespace: str) -> None:
@@ -74,7 +74,7 @@ def test_a_slow_load_is_never_killed_while_it_moves(pagemill: Cluster, namespace
             seen.add((loading["phase"], loading["percent"]))
         return deployed.condition("Ready").get("status") == "True" or None
 
-    eventually("the slow load", ready, seconds=300)
+    eventually("the slow load", ready, seconds=600)
     (pod_now,) = deployed.pods()
     container = pod_now["status"]["containerStatuses"][0]
     assert container["restartCount"] == 0
@@ -89,5 +89,5 @@ def test_a_slow_load_is_never_killed_while_it_moves(pagemill: Cluster, namespace
 def test_a_load_that_stops_moving_ends_with_its_reason(pagemill: Cluster, namespace: str) -> None:
     pod = at_start(pagemill, namespace, SLOWLY.format(seconds=10000))
     deployed = deploy(pagemill, namespace, "stalls", model=TINY, pod=pod, startup={"timeoutSeconds": 45})
-    told = deployed.await_condition("Ready", "False", "LoadStalled", seconds=180)
+    told = deployed.await_condition("Ready", "False", "LoadStalled", seconds=600)
     assert "--startup-timeout" in told["message"]

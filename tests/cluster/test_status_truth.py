@@ -42,6 +42,7 @@ def test_events_tell_a_life_each_step_once(pagemill: Cluster, namespace: str) ->
     assert first["Ready=True Serving"] == first["Progressing=False Settled"] == first["MemoryFit=True Fits"] == 1
     deploy(pagemill, namespace, "told", model=TINY, image=NOWHERE)
     deployed.await_condition("Degraded", "True", "ImagePullFailure")
+    deployed.await_condition("Progressing", "False", "RolloutFailed")
     broken = said(deployed)
     assert broken["Progressing=False RolloutFailed"] == broken["Degraded=True ImagePullFailure"] == 1
     deploy(pagemill, namespace, "told", model=TINY)
@@ -225,7 +226,7 @@ def test_another_model_is_never_ready_with_the_former_ones_pods(pagemill: Cluste
         assert "/models/pagemill/tiny" in json.dumps(pod["spec"]["containers"][0])
         return True
 
-    eventually("the other model", ready, seconds=240)
+    eventually("the other model", ready, seconds=600)
 
 
 def test_a_node_that_is_lost_is_told_and_comes_back(pagemill: Cluster, namespace: str) -> None:
@@ -236,7 +237,7 @@ def test_a_node_that_is_lost_is_told_and_comes_back(pagemill: Cluster, namespace
     deployed.await_condition("Ready", "True")
     pagemill.node.sandbox.send("kubelet", signal.SIGSTOP)
     try:
-        told = deployed.await_condition("Ready", "False", "NodeUnreachable", seconds=150)
+        told = deployed.await_condition("Ready", "False", "NodeUnreachable", seconds=600)
         assert "does not answer" in told["message"]
     finally:
         pagemill.node.sandbox.send("kubelet", signal.SIGCONT)

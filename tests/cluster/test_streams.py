@@ -100,7 +100,7 @@ def test_a_new_operator_leaves_them_too(deployed: Deployed) -> None:
     """kserve#5085, aibrix#2041: an upgrade of the operator rolls no model."""
     before, cluster = containers(deployed), deployed.cluster
     cluster.kubectl("rollout", "restart", f"deployment/{OPERATOR}", "-n", NAMESPACE)
-    cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", NAMESPACE, "--timeout=120s")
+    cluster.kubectl("rollout", "status", f"deployment/{OPERATOR}", "-n", NAMESPACE, "--timeout=600s")
     change(deployed, scheduling={"maxQueuedRequests": 100_000})
     eventually("that the new one acts", lambda: "rollout" not in deployed.get()["status"] or None, SECONDS)
     assert containers(deployed) == before

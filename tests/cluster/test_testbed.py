@@ -26,7 +26,7 @@ from testbed.cluster import up
 from testbed.node import PAUSE_IMAGE
 cluster = up([PAUSE_IMAGE], kept=False)
 cluster.kubectl("create", "deployment", "left", "--image", PAUSE_IMAGE)
-cluster.kubectl("rollout", "status", "deployment/left", "--timeout=60s")
+cluster.kubectl("rollout", "status", "deployment/left", "--timeout=300s")
 cluster.node.control_plane.freeze("kube-scheduler")  # what stands still must go as well
 print("RUN", cluster.run.number, flush=True)
 sys.stdin.read()
@@ -50,7 +50,7 @@ def test_a_killed_run_takes_everything_along(cluster: Cluster) -> None:
         containers = list(run.containers.glob("*"))
         assert len(containers) == 2  # the pod's sandbox and its container
         maker.send_signal(signal.SIGKILL)
-    eventually("the end of its network", lambda: not interface(run.link) or None, seconds=60)
+    eventually("the end of its network", lambda: not interface(run.link) or None)
     assert not processes_naming(str(run.folder))
     assert not mounts_naming(str(run.folder))
     sweep()

@@ -36,14 +36,14 @@ def test_an_upgrade_brings_two_operators_that_take_over_what_runs(
     previous: PreviousRelease, pagemill: Cluster, images: Images, namespace: str
 ) -> None:
     kept = deploy(pagemill, namespace, "kept", model="pagemill/tiny")
-    kept.await_condition("Ready", "True", seconds=240)
+    kept.await_condition("Ready", "True", seconds=600)
     (before,) = kept.pods()
     upgrade(pagemill, images)
     operator = pagemill.get("deployment", OPERATOR, "-n", NAMESPACE)
     assert operator["status"]["readyReplicas"] == 2
     assert pagemill.get("lease", OPERATOR, "-n", NAMESPACE)["spec"]["holderIdentity"]
     pagemill.kubectl("scale", "llmd", "kept", "-n", namespace, "--replicas=2")
-    kept.await_condition("Progressing", "False", "Settled", seconds=240)
+    kept.await_condition("Progressing", "False", "Settled", seconds=600)
     kept.await_condition("Ready", "True")
     staying = {pod["metadata"]["uid"]: pod for pod in kept.staying()}
     assert len(staying) == 2

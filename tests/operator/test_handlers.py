@@ -66,7 +66,7 @@ async def test_an_event_feeds_the_cache_and_queues_its_key(
     for kind, found in (("ADDED", 1), ("MODIFIED", 1), ("DELETED", 0), (None, 1)):
         await follow["pods"](event={"type": kind, "object": {"metadata": metadata}})
         assert len(cache.children(key, "Pod")) == found
-        assert await asyncio.wait_for(queue.take(), 5) == key
+        assert await asyncio.wait_for(queue.take(), 60) == key
         queue.done(key)
     assert heard == [("Pod", "ADDED"), ("Pod", "MODIFIED"), ("Pod", "DELETED"), ("Pod", None)]
     (pod,) = cache.children(key, "Pod")

@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 
 @pytest.fixture(scope="module")
 def shared_server(files: ModelFiles) -> Iterator[Looked]:
-    with looked_at(files) as looked:
+    with looked_at(files, unhurried=True) as looked:
         yield looked
 
 

@@ -18,7 +18,7 @@ from tests.server.api.running import NAME, settings_for, until
 from tests.server.test_serve import Living
 
 TOKEN = "of-the-test-4711"
-PATIENCE = 20_000  # milliseconds
+PATIENCE = 60_000  # milliseconds
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Looked:
 
 @contextmanager
 def looked_at(
-    files: ModelFiles, *, memory_bytes: int = 16 << 20, name: str = NAME, **scheduler: Any
+    files: ModelFiles, *, memory_bytes: int = 16 << 20, name: str = NAME, unhurried: bool = False, **scheduler: Any
 ) -> Iterator[Looked]:
     settings = settings_for(files.path, memory_bytes=memory_bytes)
     model = replace(settings.model, served_names=(name,))
@@ -77,6 +77,8 @@ def looked_at(
         limits = httpx.Limits(max_connections=100)
         with httpx.Client(base_url=living.url, timeout=60, verify=False, limits=limits) as client:
             until(lambda: client.get("/ready").status_code == 200)
+            if unhurried:
+                living.unhurried()
             looked = Looked(living, client)
             try:
                 yield looked

@@ -15,7 +15,7 @@ from tests.page.looking import PATIENCE, TOKEN, Looked, looked_at
 
 expect.set_options(timeout=PATIENCE)
 
-LONG = 20_000  # tokens: an answer that is under way until the test hangs up
+LONG = 20_000  # tokens: of an unhurried server an answer that is under way until the test hangs up
 PREFIX = "Once upon a time there was a prefix that everybody had. " * 4
 
 
@@ -327,7 +327,7 @@ def test_it_fits_any_width(server: Looked, tab: Open, width: int) -> None:
 
 
 def test_a_drain_and_then_a_server_that_is_gone(files: ModelFiles, tab: Open) -> None:
-    with looked_at(files) as server:
+    with looked_at(files, unhurried=True) as server:
         page = tab(server.page_with_token)
         server.ask("h", LONG)
         expect(lines(page, "running")).to_have_count(1)

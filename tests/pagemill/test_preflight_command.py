@@ -236,7 +236,7 @@ def test_a_download_says_how_far_it_is_and_ends_when_it_stands(server: HubServer
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = ["--fetch", "--progress-port", str(port), "--startup-timeout", "1.5"]
+    flags = ["--fetch", "--progress-port", str(port), "--startup-timeout", "4"]
     program = f"from pagemill import hub, preflight_command as it; hub.CHUNK = 10_000; it.preflight({[REPO, *flags]!r})"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         told = ask_until(port, "Downloading")

@@ -16,7 +16,7 @@ from tests.server.tiny import write_tiny_llama
 
 FIRST, SECOND = "chat-7d9f6b54c8-x2k9z", "chat-7d9f6b54c8-bb4lm"
 NEIGHBOUR = "chat-b-5c4d8f7b96-qw7rt"  # of the deployment chat-b
-CONTEXT = 32768  # tokens: a stream that is still running when a test has looked at it from all sides
+CONTEXT = 32768  # tokens
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +44,9 @@ def settings() -> Settings:
 
 @pytest.fixture(scope="session")
 def servers(model: Path) -> Iterator[dict[str, Running]]:
-    """By pod."""
+    """By pod. Unhurried: a stream is still running when a test has looked at it from all sides."""
     with ExitStack() as stack:
-        yield {pod: stack.enter_context(serving(model, settings=settings())) for pod in (FIRST, SECOND, NEIGHBOUR)}
+        found = {pod: stack.enter_context(serving(model, settings=settings())) for pod in (FIRST, SECOND, NEIGHBOUR)}
+        for server in found.values():
+            server.unhurried()
+        yield found

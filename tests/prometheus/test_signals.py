@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -78,7 +79,7 @@ async def test_prometheus_and_the_operators_own_scrape_agree(both: Scraping, ser
     with load(servers[FIRST]):
         before, scraped = await own(servers, scraped, FIRST, SECOND)
         await both.until_scraped("chat", time.time())
-        told = await both.samples("chat", FIRST, SECOND)
+        told = await both.until("chat", [FIRST, SECOND], lambda samples: not (samples.missing or samples.doubtful))
         after, scraped = await own(servers, scraped, FIRST, SECOND)
         for now in (before, told, after):
             assert (now.missing, now.doubtful) == ((), ())
@@ -138,7 +139,7 @@ async def test_a_prometheus_that_has_stopped_makes_all_doubtful(both: Scraping) 
 async def test_what_prometheus_has_against_a_query_is_said(both: Scraping) -> None:
     with pytest.raises(PrometheusError, match=r"answers 400: .*parse error: unclosed left parenthesis"):
         await both.ask("sum(up")
-    below = Scraping(both.url.removesuffix("/prom"), both.process)
+    below = replace(both, url=both.url.removesuffix("/prom"))
     with pytest.raises(PrometheusError, match=r"there is no Prometheus at .* \(404\)"):
         await below.ask("up")
 

@@ -28,7 +28,7 @@ from pagemill_server.config import ServerConfig
 from pagemill_server.lifecycle import Lifecycle
 from pagemill_server.loading import LoadedModel, load
 from pagemill_server.settings import Settings
-from tests.server.api.running import settings_for, until
+from tests.server.api.running import Unhurried, settings_for, until
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_bert import write_tiny_encoder
 
@@ -76,11 +76,19 @@ class Living:
         stats = self.life.service.stats()
         return 0 if stats is None else stats.generation_tokens
 
+    def unhurried(self) -> Unhurried:
+        """The device of the loaded model from now on."""
+        loaded = self.life.service.loaded
+        assert loaded is not None
+        engine = loaded.engine._engine  # type: ignore[attr-defined]
+        device = engine._runner = Unhurried(engine._runner)
+        return device
+
     def signal(self) -> None:
         self.loop.call_soon_threadsafe(self.life.stop)
 
     def end(self) -> None:
-        self.thread.join(30)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 
@@ -120,7 +128,7 @@ def test_it_becomes_ready_and_stops(files: ModelFiles) -> None:
 
 
 def test_an_embedding_model_is_served_and_drains(tmp_path: Path) -> None:
-    with living(inspect(write_tiny_encoder(tmp_path)), lame_duck_seconds=0.5) as (it, client):
+    with living(inspect(write_tiny_encoder(tmp_path)), lame_duck_seconds=2.0) as (it, client):
         until(lambda: client.get("/ready").status_code == 200)
         assert client.get("/health").status_code == 200
         assert client.post("/v1/embeddings", json={"input": "a"}).status_code == 200
@@ -139,9 +147,10 @@ def test_the_stall_timeout_is_the_settings(files: ModelFiles) -> None:
 
 
 def test_a_running_stream_finishes_while_it_drains(files: ModelFiles) -> None:
-    with living(files, lame_duck_seconds=0.5, shutdown_timeout=60) as (it, client):
+    with living(files, lame_duck_seconds=2.0, shutdown_timeout=60) as (it, client):
         until(lambda: client.get("/ready").status_code == 200)
-        with client.stream("POST", "/v1/completions", json=ENDLESS | {"max_tokens": 5000}) as response:
+        device = it.unhurried()
+        with client.stream("POST", "/v1/completions", json=ENDLESS | {"max_tokens": 2000}) as response:
             lines = response.iter_lines()
             next(lines)
             it.signal()
@@ -152,6 +161,7 @@ def test_a_running_stream_finishes_while_it_drains(files: ModelFiles) -> None:
                 assert (served.status_code, served.headers["connection"]) == (200, "close")
                 until(lambda: it.life.service.lifecycle.refusing)
                 assert other.post("/v1/completions", json={"prompt": "a"}).status_code == 503
+            device.hurry.set()
             last = [line for line in lines if line][-2:]
         assert json.loads(last[0].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
         assert last[1] == "data: [DONE]"

@@ -27,7 +27,7 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("tiny"))
+    return write_tiny_llama(tmp_path_factory.mktemp("tiny"), max_position_embeddings=8192)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_the_command_answers_as_one_process_and_stops_in_order(
         assert [choice["text"] for choice in choices] == expected
         worker = server.worker()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(120) == 0
         assert not Path(f"/proc/{worker}").exists()
     assert "2 x 1 threads" in server.log.read_text()
     assert "Traceback" not in server.log.read_text()
@@ -89,7 +89,7 @@ def test_the_command_answers_as_one_process_and_stops_in_order(
 def test_a_worker_that_dies_ends_the_server(folder: Path, tmp_path: Path, busy: bool) -> None:
     with serving(folder, tmp_path) as server:
         if busy:
-            body = {"prompt": "x", "max_tokens": 200, "stream": True, "ignore_eos": True}
+            body = {"prompt": "x", "max_tokens": 8000, "stream": True, "ignore_eos": True}
             with server.client.stream("POST", "/v1/completions", json=body) as response:
                 events = (line for line in response.iter_lines() if line)
                 next(events)
@@ -99,7 +99,7 @@ def test_a_worker_that_dies_ends_the_server(folder: Path, tmp_path: Path, busy: 
             assert "error" in json.loads(error.removeprefix("data: "))
         else:
             os.kill(server.worker(), signal.SIGKILL)
-        assert server.process.wait(30) == 1
+        assert server.process.wait(120) == 1
     failure = parse_termination(server.termination.read_text())
     assert failure is not None
     assert failure.reason is FailureReason.ENGINE_FAILED

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import openai
 from testbed.deployments import Deployed
 
-PATIENCE = 300  # seconds without a byte: a pod gets little of a busy machine
+PATIENCE = 600  # seconds without a byte: a pod gets little of a busy machine
 
 
 def client(model: Deployed) -> openai.OpenAI:
@@ -41,7 +41,7 @@ class Stream:
         assert self.begun.wait(PATIENCE)
         assert self.failed is None, self.failed
 
-    def outcome(self, seconds: float = 300) -> tuple[str | None, int]:
+    def outcome(self, seconds: float = 600) -> tuple[str | None, int]:
         """How it ended, and how many tokens came."""
         self.reader.join(seconds)
         assert self.failed is None, self.failed

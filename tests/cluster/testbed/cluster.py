@@ -198,7 +198,7 @@ def _start(built: Binaries, run: Run, images: list[str], kept: bool) -> Cluster:
     return cluster
 
 
-def _wait_for_node(cluster: Cluster, sandbox: Sandbox, seconds: float = 120) -> None:
+def _wait_for_node(cluster: Cluster, sandbox: Sandbox, seconds: float = 300) -> None:
     """Pods can be run and reach the API: the node is Ready, its ClusterIPs answer, and accounts are given out."""
     ready = 'jsonpath={.status.conditions[?(@.type=="Ready")].status}'
     deadline = time.monotonic() + seconds

@@ -63,4 +63,4 @@ def install_crd(cluster: Cluster, crd: Published | ByHand) -> None:
 
 def remove_crd(cluster: Cluster, crd: Published | ByHand) -> None:
     """Delete it with all its objects."""
-    cluster.kubectl("delete", "crd", crd.name, "--ignore-not-found", "--timeout=60s")
+    cluster.kubectl("delete", "crd", crd.name, "--ignore-not-found", "--timeout=300s")

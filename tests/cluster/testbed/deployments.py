@@ -36,7 +36,7 @@ class Deployed:
                 return dict(condition)
         return {}
 
-    def await_condition(self, kind: str, status: str, *reasons: str, seconds: float = 180) -> dict[str, Any]:
+    def await_condition(self, kind: str, status: str, *reasons: str, seconds: float = 600) -> dict[str, Any]:
         """The condition once it has this status and, if any are given, one of these reasons."""
 
         def look() -> dict[str, Any]:

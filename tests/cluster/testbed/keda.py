@@ -15,7 +15,7 @@ from typing import Any
 from testbed.binaries import MODULES, Binaries, build
 from testbed.cluster import Cluster
 from testbed.errors import NotReady
-from testbed.ready import await_port
+from testbed.ready import await_port, eventually
 from testbed.run import Run
 from testbed.sandbox import Sandbox
 from testbed.toolchain import find_go
@@ -43,7 +43,8 @@ def start(cluster: Cluster) -> None:
     _start_operator(sandbox, programs, certificates)
     _start_adapter(sandbox, programs, certificates)
     _lead_to_adapter(cluster, run)
-    cluster.kubectl("wait", "--for=condition=Available", f"apiservice/v1beta1.{API}", "--timeout=60s")
+    available = ("wait", "--for=condition=Available", f"apiservice/v1beta1.{API}", "--timeout=60s")
+    eventually(f"{API} served", lambda: cluster.kubectl(*available))
 
 
 def stop(cluster: Cluster) -> None:
@@ -54,7 +55,7 @@ def stop(cluster: Cluster) -> None:
     for name in (ADAPTER_PROGRAM, OPERATOR_PROGRAM):
         cluster.node.sandbox.send(name, signal.SIGKILL)
     for definition in _definitions():
-        cluster.kubectl("delete", "-f", str(definition), "--timeout=60s")
+        cluster.kubectl("delete", "-f", str(definition), "--timeout=300s")
 
 
 def source() -> Path:

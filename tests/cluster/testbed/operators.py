@@ -92,7 +92,7 @@ class Operators:
 
         return eventually("a standby", look)
 
-    def await_other(self, holder: str, seconds: float = 120) -> str:
+    def await_other(self, holder: str, seconds: float = 300) -> str:
         """The holder once it is another than that one."""
 
         def look() -> str:
@@ -141,7 +141,7 @@ class Operators:
         """The lines of its own page."""
         address = self.pods()[pod]["status"]["podIP"]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{address}:9402/metrics", timeout=10) as answer:
+        with opener.open(f"http://{address}:9402/metrics", timeout=60) as answer:
             return list(answer.read().decode().splitlines())
 
     def send(self, pod: str, signal: str) -> None:

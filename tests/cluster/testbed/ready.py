@@ -17,7 +17,7 @@ def wait_until(
     is_ready: Callable[[], bool],
     process: subprocess.Popen[bytes],
     log: Callable[[], Path],
-    seconds: float = 120,
+    seconds: float = 300,
 ) -> None:
     """Poll `is_ready`; raise NotReady with the log's last lines if the process ends or time is up."""
     deadline = time.monotonic() + seconds
@@ -31,7 +31,7 @@ def wait_until(
 
 
 def await_port(
-    what: str, address: str, port: int, process: subprocess.Popen[bytes], log: Callable[[], Path], seconds: float = 120
+    what: str, address: str, port: int, process: subprocess.Popen[bytes], log: Callable[[], Path], seconds: float = 300
 ) -> None:
     """Until somebody listens there; NotReady as `wait_until` raises it."""
 
@@ -48,7 +48,7 @@ def await_port(
 Found = TypeVar("Found")
 
 
-def eventually(what: str, look: Callable[[], Found | None], seconds: float = 120) -> Found:
+def eventually(what: str, look: Callable[[], Found | None], seconds: float = 300) -> Found:
     """What `look` finds as soon as it finds something; AssertionError, with what it last saw, if it never does.
 
     `look` returns None while there is nothing yet; it may raise LookupError with what it saw instead.

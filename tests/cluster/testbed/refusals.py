@@ -21,6 +21,8 @@ from typing import Any
 
 from testbed.cluster import Cluster
 from testbed.control_plane import ETCD_PORT, ControlPlane
+from testbed.reading import fetch
+from testbed.ready import eventually
 from testbed.release import NAMESPACE, OPERATOR
 
 JAIL = "pagemill-jail"
@@ -51,10 +53,17 @@ def jail(cluster: Cluster) -> Iterator[None]:
     group = "flowcontrol.apiserver.k8s.io/v1"
     for kind, spec in (("PriorityLevelConfiguration", level), ("FlowSchema", schema)):
         cluster.apply({"apiVersion": group, "kind": kind, "metadata": {"name": JAIL}, "spec": spec})
+    eventually("that its calls are turned away", lambda: is_turned_away(cluster) or None)
     try:
         yield
     finally:
         cluster.kubectl("delete", f"flowschema/{JAIL}", f"prioritylevelconfiguration/{JAIL}")
+
+
+def is_turned_away(cluster: Cluster) -> bool:
+    """Whether a call in the operator's name is."""
+    account = {"Impersonate-User": f"system:serviceaccount:{NAMESPACE}:{OPERATOR}"}
+    return fetch(cluster.kubeconfig, "/version", account)[0] == http.HTTPStatus.TOO_MANY_REQUESTS
 
 
 def rejected(cluster: Cluster) -> int:

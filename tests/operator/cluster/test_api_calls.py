@@ -61,12 +61,12 @@ async def test_retry_after_holds_every_caller(server: tuple[Server, str], connec
     served = server[0]
     async with connected() as api:
         served.status, served.headers = 429, {"Retry-After": "1"}
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         with pytest.raises(ClusterError) as caught:
             await api.call("GET", "/api/v1/pods")
         assert caught.value.retry_after == 1
         served.status = 200
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         await asyncio.gather(*(api.call("GET", f"/api/v1/namespaces/{name}/pods") for name in "abcd"))
         assert loop.time() - began >= 0.9
         assert len(served.asked) == 5

@@ -22,7 +22,7 @@ from pagemill_operator.gateway.route import Route, Target
 from pagemill_operator.gateway.served import Served
 from pagemill_operator.gateway.waiting_room import RoomLimits
 
-PATIENCE = 20.0  # seconds; a slow machine needs some, a test that passes none of it
+PATIENCE = 60.0  # seconds; a slow machine needs some, a test that passes none of it
 CHAT = "/v1/chat/completions"
 
 

@@ -93,7 +93,7 @@ def put(server: ApiServer, route: Route, *upstreams: Upstream) -> None:
 
 async def test_from_asleep_to_its_end(api: tuple[ApiServer, str], process: Process, upstream: Upstream) -> None:
     server, _ = api
-    route = Route("chat", free_port(), wake_timeout_seconds=60, lame_duck_seconds=1)
+    route = Route("chat", free_port(), wake_timeout_seconds=60, lame_duck_seconds=3)
     put(server, route)
     await process.until_ready(True, route.port)
     assert (await process.look("/healthz"))[0] == 200

@@ -42,7 +42,7 @@ async def test_a_port_that_changes_is_served_on_both_until_its_streams_are_done(
     setting: Setting, upstream: Upstream
 ) -> None:
     upstream.answer = upstream.hold
-    await setting.replicas(upstream, lame_duck_seconds=1)
+    await setting.replicas(upstream, lame_duck_seconds=3)
     old = setting.route.port
     running = setting.asking()
     await upstream.one_came()
@@ -75,7 +75,7 @@ async def test_a_port_can_pass_to_another_deployment_at_once(
 
 
 async def test_a_port_that_comes_back_while_it_closes_stays_open(setting: Setting, upstream: Upstream) -> None:
-    await setting.replicas(upstream, lame_duck_seconds=1)
+    await setting.replicas(upstream, lame_duck_seconds=3)
     await setting.gateway.apply({})
     await setting.replicas(upstream)
     (retiring,) = [task for task in setting.gateway._tasks if "_retire" in repr(task)]
@@ -102,7 +102,7 @@ async def test_two_that_ask_for_one_port(setting: Setting, upstream: Upstream, o
 
 async def test_a_drain_serves_on_for_a_while_then_finishes_what_runs(setting: Setting, upstream: Upstream) -> None:
     upstream.answer = upstream.hold
-    await setting.replicas(upstream, lame_duck_seconds=1)
+    await setting.replicas(upstream, lame_duck_seconds=3)
     running = setting.asking()
     await upstream.one_came()
     draining = asyncio.create_task(setting.gateway.drain(60))

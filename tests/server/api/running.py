@@ -25,7 +25,9 @@ from pagemill_server.api.app import make_app
 from pagemill_server.api.service import Service
 from pagemill_server.config import CacheConfig, ModelOptions, SchedulerConfig, ServerConfig
 from pagemill_server.engine.loop import EngineLoop
+from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.request import EngineStats
+from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.lifecycle import Lifecycle, Phase
 from pagemill_server.loading import LoadedModel, load
 from pagemill_server.metrics import MeteredRunner
@@ -33,6 +35,20 @@ from pagemill_server.serve import http_server
 from pagemill_server.settings import Settings
 
 NAME = "tiny/llama"
+UNHURRIED = 0.02  # seconds of a step
+
+
+class Unhurried:
+    """A device that takes its time for each step until it is told to hurry: an answer of a few thousand tokens is then under way
+    for as long as a test looks at it, on any machine."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self.hurry = threading.Event()
+        self._runner = runner
+
+    def run(self, output: SchedulerOutput) -> RunnerOutput:
+        self.hurry.wait(UNHURRIED)
+        return self._runner.run(output)
 
 
 @dataclass(frozen=True)
@@ -56,13 +72,18 @@ class Running:
         # Without TLS to verify, a client is made in microseconds instead of the time it takes to read all roots.
         return httpx.Client(base_url=self.url, timeout=60, verify=False, **options)
 
+    def unhurried(self) -> Unhurried:
+        """Its device from now on."""
+        device = self.model.engine._runner = Unhurried(self.model.engine._runner)
+        return device
+
     def wait_idle(self) -> None:
         """Until nobody holds anything; an AssertionError says what is still held."""
         until(lambda: self.stats.num_running == self.stats.num_waiting == self.service.in_flight == 0, self.stats)
         assert self.stats.kv_cache_usage == 0
 
 
-def until(condition: Callable[[], bool], otherwise: object = "it never came true", seconds: float = 30) -> None:
+def until(condition: Callable[[], bool], otherwise: object = "it never came true", seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, otherwise
@@ -116,6 +137,6 @@ def serving(
             yield Running(url, service, model, client)
     finally:
         server.should_exit = True
-        worker.join(30)
+        worker.join(120)
         service.close()
         assert not worker.is_alive()

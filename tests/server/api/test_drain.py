@@ -89,16 +89,18 @@ def test_what_runs_finishes_and_what_comes_in_the_lame_ducks_time_is_served(
     server: tuple[Living, httpx.Client, httpx.Client],
 ) -> None:
     it, client, manager = server
+    device = it.unhurried()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
+        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 2000})
         until(lambda: it.running() == 1)
-        manager.post("/drain", json={"lameDuckSeconds": 0.5, "timeoutSeconds": 60})
+        manager.post("/drain", json={"lameDuckSeconds": 2.0, "timeoutSeconds": 60})
         with httpx.Client(base_url=it.url, timeout=60, verify=False) as other:
             served = other.post("/v1/completions", json=SHORT)
             assert (served.status_code, served.headers["connection"]) == (200, "close")
             until(lambda: it.life.service.lifecycle.refusing)
             assert not drained(manager)
             assert state(manager)["inFlight"] == 1
+        device.hurry.set()
         assert running.result().text.endswith('"finish_reason":"length"}]}\n\ndata: [DONE]\n\n')
     until(lambda: drained(manager))
 
@@ -119,15 +121,16 @@ def test_what_outlasts_its_time_is_ended_and_the_server_can_still_come_back(
         text = error.removeprefix("data: ")
     assert json.loads(text)["error"]["code"] == "shutting_down"
     until(lambda: drained(manager))
-    assert it.running() == 0
+    until(lambda: it.running() == 0)
     assert manager.delete("/drain").json() == {"phase": "Serving", "draining": False, "drained": False, "inFlight": 0}
     assert client.post("/v1/completions", json=SHORT).status_code == 200
 
 
 def test_called_off_while_it_waits(server: tuple[Living, httpx.Client, httpx.Client]) -> None:
     it, client, manager = server
+    device = it.unhurried()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
+        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 2000})
         until(lambda: it.running() == 1)
         manager.post("/drain", json={"timeoutSeconds": 60})
         until(lambda: it.life.service.lifecycle.refusing)
@@ -137,16 +140,19 @@ def test_called_off_while_it_waits(server: tuple[Living, httpx.Client, httpx.Cli
             served = other.post("/v1/completions", json=SHORT)
         assert served.status_code == 200
         assert "connection" not in served.headers
+        device.hurry.set()
         assert '"finish_reason":"length"' in running.result().text
 
 
 def test_a_second_one_changes_nothing(server: tuple[Living, httpx.Client, httpx.Client]) -> None:
     it, client, manager = server
+    device = it.unhurried()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
+        running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 2000})
         until(lambda: it.running() == 1)
         manager.post("/drain", json={"timeoutSeconds": 60})
         assert manager.post("/drain", json={"timeoutSeconds": 0}).status_code == 202
+        device.hurry.set()
         assert '"finish_reason":"length"' in running.result().text
 
 
@@ -202,8 +208,9 @@ def test_a_signal_after_a_drain_ends_the_process_at_once(files: ModelFiles) -> N
 
 def test_a_signal_in_a_drain_goes_on_with_it_and_there_is_no_way_back(files: ModelFiles) -> None:
     with managed(files, lame_duck_seconds=3600, shutdown_timeout=3600) as (it, client, manager):
+        device = it.unhurried()
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 5000})
+            running = pool.submit(client.post, "/v1/completions", json=ENDLESS | {"max_tokens": 2000})
             until(lambda: it.running() == 1)
             manager.post("/drain", json={"lameDuckSeconds": 0, "timeoutSeconds": 0.2})
             it.signal()
@@ -211,6 +218,7 @@ def test_a_signal_in_a_drain_goes_on_with_it_and_there_is_no_way_back(files: Mod
             refused = manager.delete("/drain")
             assert (refused.status_code, refused.json()["error"]["code"]) == (409, "shutting_down")
             assert manager.post("/drain").status_code == 202
+            device.hurry.set()
             assert '"finish_reason":"length"' in running.result().text, "it has the time that a signal gives"
         it.end()
     assert it.error is None

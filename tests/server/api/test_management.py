@@ -93,6 +93,7 @@ def test_the_serving_port_knows_nothing_of_it(running: Running) -> None:
 def test_a_stream_lives_through_a_change_with_nothing_lost(running: Running) -> None:
     it, client, manager = running
     expected = text_of(client.post("/v1/completions", json=STREAM).text)
+    device = it.unhurried()
     with ThreadPoolExecutor(4) as pool:
         streams = [pool.submit(client.post, "/v1/completions", json=STREAM) for _ in range(4)]
         until(lambda: it.running() == 4)
@@ -108,6 +109,7 @@ def test_a_stream_lives_through_a_change_with_nothing_lost(running: Running) -> 
             assert shown.json()["config"] == in_force(manager)
             assert change.items() <= shown.json()["config"].items()
         assert it.running() > 0, "they have lived through all of it"
+        device.hurry.set()
         assert client.post("/v1/completions", json={"prompt": "b", "max_tokens": 2}).status_code == 200
         for stream in streams:
             assert text_of(stream.result().text) == expected

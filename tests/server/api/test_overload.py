@@ -129,9 +129,11 @@ def test_the_estimated_wait_is_on_metrics(tiny: Path) -> None:
 
     with serving(tiny) as server:
         assert estimate(server) == 0
+        device = server.unhurried()
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(send, server, max_tokens=200, ignore_eos=True)
             until(lambda: estimate(server) > 0)
+            device.hurry.set()
             assert answer.result().status_code == 200
         server.wait_idle()
         assert estimate(server) == 0

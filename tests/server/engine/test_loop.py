@@ -19,7 +19,7 @@ from tests.server.engine.scripted import SlotRunner, answer, make_engine, make_r
 
 T = TypeVar("T")
 
-PATIENCE = 10.0  # seconds until a test that hangs fails
+PATIENCE = 60.0  # seconds until a test that hangs fails
 ENDLESS = 20_000  # blocks: room for an answer that takes the runner minutes
 
 

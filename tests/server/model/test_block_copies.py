@@ -21,7 +21,7 @@ from pagemill_server.model.kv_pool import KVPool
 from tests.server.tiny import write_tiny_llama
 
 DEVICE_BLOCKS, HOST_BLOCKS = 24, 40
-LONG = 10.0  # seconds: far more than a copy takes
+LONG = 60.0  # seconds: far more than a copy takes
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

@@ -16,7 +16,7 @@ from pagemill_operator.cluster.interface import Key, Manifest
 from pagemill_operator.cluster.local.cluster import LocalCluster
 from tests.operator.cluster.local import manifests
 
-PATIENCE = 30.0  # seconds; a slow machine needs some, a test that passes none of it
+PATIENCE = 60.0  # seconds; a slow machine needs some, a test that passes none of it
 KEY = Key("default", "tiny")
 
 

@@ -300,7 +300,7 @@ async def test_what_ends_the_controllers_is_not_hidden(machine: Machine) -> None
     del broken["spec"]["template"]
     await machine.cluster.apply(broken)
     with pytest.raises(KeyError, match="template"):
-        await asyncio.wait_for(machine.cluster.failure(), 10)
+        await asyncio.wait_for(machine.cluster.failure(), 60)
 
 
 async def test_who_waits_at_a_front_is_known_and_wakes(machine: Machine) -> None:

@@ -118,7 +118,7 @@ async def test_what_only_a_proxy_is_asked_is_refused(setting: Setting, target: s
         setting.ready(backend.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", setting.front.port)
         writer.write(f"{target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), 60)
         writer.close()
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
@@ -129,10 +129,10 @@ async def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(setting: Se
         setting.ready(backend.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", setting.front.port)
         writer.write(b"POST /it HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60) == b"HTTP/1.1 100 Continue\r\n\r\n"
         writer.write(b"body")
-        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 418 ")
-        assert b"POST /it body" in await asyncio.wait_for(reader.readuntil(b"body"), 10)
+        assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 418 ")
+        assert b"POST /it body" in await asyncio.wait_for(reader.readuntil(b"body"), 60)
         writer.close()
 
 
@@ -141,7 +141,7 @@ async def test_the_replica_with_the_least_to_do_is_asked(setting: Setting) -> No
         setting.ready(one.port, two.port)
         held = [asyncio.create_task(setting.session.get(setting.url("/hold"))) for _ in range(4)]
         for backend in (one, one, two, two):
-            await asyncio.wait_for(backend.arrived.acquire(), 10)
+            await asyncio.wait_for(backend.arrived.acquire(), 60)
         assert (one.held, two.held) == (2, 2)
         one.release.set()
         await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
@@ -167,9 +167,9 @@ async def test_a_client_that_hangs_up_is_passed_on(setting: Setting) -> None:
     async with Backend().running() as backend:
         setting.ready(backend.port)
         asking = asyncio.create_task(setting.session.get(setting.url("/hold")))
-        await asyncio.wait_for(backend.arrived.acquire(), 10)
+        await asyncio.wait_for(backend.arrived.acquire(), 60)
         asking.cancel()
-        await asyncio.wait_for(backend.cut.wait(), 10)
+        await asyncio.wait_for(backend.cut.wait(), 60)
 
 
 async def test_an_answer_that_breaks_off_breaks_off(setting: Setting) -> None:
@@ -201,7 +201,7 @@ async def test_where_it_may_sleep_a_request_waits_and_is_counted() -> None:
         async with Backend().running() as backend, aiohttp.ClientSession() as session:
             url = f"http://127.0.0.1:{route.port}/v1/completions"
             asking = asyncio.create_task(session.post(url, data="{}"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not front.held:  # noqa: ASYNC110  a counter has no event
                     await asyncio.sleep(0.002)
             assert told == [1]
@@ -213,7 +213,7 @@ async def test_where_it_may_sleep_a_request_waits_and_is_counted() -> None:
             ports.clear()
             front.refresh()
             asking = asyncio.create_task(session.post(url, data="{}"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not front.held:  # noqa: ASYNC110  a counter has no event
                     await asyncio.sleep(0.002)
             closing = asyncio.create_task(front.close())

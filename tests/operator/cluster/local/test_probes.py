@@ -71,7 +71,7 @@ async def test_liveness_gives_up_after_failures_in_a_row() -> None:
 
 
 async def test_without_probes_a_container_is_ready_at_once() -> None:
-    assert await asyncio.wait_for(play_to_end(), 5) == ["started", "ready True"]
+    assert await asyncio.wait_for(play_to_end(), 60) == ["started", "ready True"]
 
 
 async def play_to_end() -> list[str]:
