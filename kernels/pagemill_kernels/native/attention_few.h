@@ -18,31 +18,34 @@ constexpr int kGroups = kTile / Vec::lanes;  // of keys, one a lane
 // wait. A group that is torn by a block's end is asked for in part, and something else with it; that costs time, no more.
 class Ahead {
  public:
-  Ahead() = default;
   template <class Element>
-  Ahead(const Cache& cache, const std::int64_t* offsets, Element) {
+  Ahead(const Cache& cache, const std::int64_t* offsets, int head_dim, Element) {
     for (int group = 0; group < kGroups; ++group) {
-      std::int64_t offset = offsets[group * Vec::lanes];
-      if (offset < 0) continue;
-      keys_[group] = reinterpret_cast<const char*>(static_cast<const Element*>(cache.keys) + offset);
-      values_[group] = reinterpret_cast<const char*>(static_cast<const Element*>(cache.values) + offset);
+      const std::int64_t* own = offsets + group * Vec::lanes;
+      if (*own < 0) continue;
+      keys_[group] = reinterpret_cast<const char*>(static_cast<const Element*>(cache.keys) + *own);
+      values_[group] = reinterpret_cast<const char*>(static_cast<const Element*>(cache.values) + *own);
+      int there = static_cast<int>(std::find_if(own, own + Vec::lanes, [](std::int64_t offset) { return offset < 0; }) - own);
+      bytes_[group] = there * head_dim * static_cast<int>(sizeof(Element));
     }
   }
 
   // Of a group's keys and values, what lies where its 16 bytes of each key at `byte` would if keys were as short. Into the second level: the first
   // holds the tile at work. Inlined by force, as GCC 12 takes a function that only asks for one without effect.
   [[gnu::always_inline]] void ask(int group, int byte) const {
-    if (keys_[group] == nullptr) return;
+    int begin = byte * Vec::lanes;
+    if (begin >= bytes_[group]) return;
 #pragma GCC unroll 4
-    for (int at = 0; at < 16 * Vec::lanes; at += 64) {
-      _mm_prefetch(keys_[group] + byte * Vec::lanes + at, _MM_HINT_T1);
-      _mm_prefetch(values_[group] + byte * Vec::lanes + at, _MM_HINT_T1);
+    for (int at = begin; at < begin + 16 * Vec::lanes; at += 64) {
+      _mm_prefetch(keys_[group] + at, _MM_HINT_T1);
+      _mm_prefetch(values_[group] + at, _MM_HINT_T1);
     }
   }
 
  private:
   const char* keys_[kGroups] = {};
   const char* values_[kGroups] = {};
+  int bytes_[kGroups] = {};  // that are there
 };
 
 // scores [Rows, kTile] of `Groups` groups of keys, side by side so that no chain is waited for.
