@@ -159,8 +159,7 @@ inline Vec hide(Vec scores, Vec key, Vec first, Vec last) {
 #endif
 }
 
-// Of the sums' rows [at, at + lanes): weights, in pairs of keys, into every other line. Maxima and sums move on. In place, for stores to
-// another page's lines would hold up the loads of these.
+// Of the sums' rows [at, at + lanes): weights, in pairs of keys, into every other line, where sums have been read. Maxima and sums move on.
 inline void weigh_lines(float* sums, int at, const Seen* seen, float* most, float* sum, float* shrinks) {
   constexpr int kVectors = kTile / Vec::lanes;
   float* lines = sums + at;
