@@ -65,7 +65,7 @@ def test_what_is_in_force_and_what_of_it_is_hot(running: Running) -> None:
     shown = manager.get("/config").json()
     assert shown["config"]["policy"] == "fcfs"
     assert shown["config"]["max_num_seqs"] == 16
-    assert (shown["config"]["model"], shown["config"]["block_size"]) == (NAME, 32)
+    assert (shown["config"]["model"], shown["config"]["block_size"]) == (NAME, 16)
     assert {"policy", "weights", "max_num_seqs", "max_num_queued_reqs"} < set(shown["hot"]) < set(shown["config"])
     assert "block_size" not in shown["hot"]
     assert TOKEN not in json.dumps(shown)

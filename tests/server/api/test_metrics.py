@@ -74,7 +74,7 @@ def test_gauges_follow_what_runs(idle_server: Running) -> None:
 
 def test_cache_config(idle_server: Running) -> None:
     blocks = idle_server.model.limits.num_blocks
-    assert samples(idle_server)[f'{names.CACHE_CONFIG_INFO}{{block_size="32",num_gpu_blocks="{blocks}"}}'] == 1
+    assert samples(idle_server)[f'{names.CACHE_CONFIG_INFO}{{block_size="16",num_gpu_blocks="{blocks}"}}'] == 1
 
 
 def test_what_moves_between_the_tiers_is_counted(tiny: Any) -> None:
@@ -93,6 +93,6 @@ def test_what_moves_between_the_tiers_is_counted(tiny: Any) -> None:
         end = samples(server)
     assert hits >= 160
     assert end[names.HOST_CACHE_HITS] == end[names.PREFIX_CACHE_HITS] == hits
-    assert end[names.FETCHED_BLOCKS] == hits / 32
+    assert end[names.FETCHED_BLOCKS] == hits / 16
     assert end[names.OFFLOADED_BLOCKS] >= 5 * 6
     assert 0 < end[names.HOST_CACHE_USAGE] <= 1
