@@ -177,7 +177,7 @@ class TileLoops {
 
   // The next bytes of each panel: the processor's own fetching is behind where a few rows are all there is to compute.
   template <int panels>
-  void ask_for(const char* coming, int bytes) {
+  [[gnu::always_inline]] void ask_for(const char* coming, int bytes) {
     for (int panel = 0; panel < panels; ++panel, coming += p_.panel_bytes) {
       for (int line = 0; line < bytes; line += 64) __builtin_prefetch(coming + line);
     }

@@ -204,9 +204,10 @@ void attend_tile(const Place& place, const Rows& rows, const Tile& tile, int hea
 }
 
 void attend_few(const Layer& layer, const Rows& rows, const Tile& tile, const Tile& next, Scratch& own) {
+  int dim = layer.heads.head_dim;
   auto in_cache = [&](auto element) {
-    Ahead ahead(layer.cache, next.offsets, layer.heads.head_dim, element);
-    attend_tile(InCache<decltype(element)>{layer.cache, tile.offsets, tile.begin, layer.heads.head_dim, ahead}, rows, tile, layer.heads.head_dim, own);
+    Ahead ahead(layer.cache, next.offsets, dim, element);
+    attend_tile(InCache<decltype(element)>{layer.cache, tile.offsets, tile.begin, dim, ahead}, rows, tile, dim, own);
   };
   layer.cache.type == F32 ? in_cache(float()) : in_cache(std::uint16_t());
 }

@@ -1,4 +1,5 @@
-// Attention of a few rows over a tile where it lies in the cache: keys are transposed in registers on their way into the products, values read as they are.
+// Attention of a few rows over a tile where it lies in the cache: keys are transposed in registers on their way into the products, values are read
+// as they are.
 //
 // Copying a tile pays for itself only where many rows read the copy. A row's bits are the same either way: one chain of multiply-adds over head_dim,
 // one over the keys. Knows nothing of softmax or of which keys a row sees; called by attention.cpp.
