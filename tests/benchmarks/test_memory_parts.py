@@ -59,6 +59,6 @@ def test_a_server_is_started_and_split(tmp_path: Path, tiny: str, capsys: pytest
     assert list(looks) == ["torch alone", "ready", "after w2"]
     assert looks["after w2"][CACHE] > looks["ready"][CACHE]
     for parts in looks.values():
-        # The kernel counts pages a few late.
-        assert sum(parts[part] for part in memory_parts.PARTS) == pytest.approx(parts[PEAK], rel=0.3)
+        # The kernel counts pages a few late, and a start gives back a part of its peak.
+        assert 0.4 * parts[PEAK] < sum(parts[part] for part in memory_parts.PARTS) < 1.1 * parts[PEAK]
     assert "after w2" in capsys.readouterr().out
