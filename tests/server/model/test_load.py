@@ -62,9 +62,9 @@ def test_a_given_cache_is_taken_as_it_is_and_limits_follow(tmp_path: Path) -> No
 def test_a_derived_cache_holds_every_sequence_at_its_longest_and_no_more(tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path)
     limits, _ = start(folder, scheduler=SchedulerConfig(max_num_seqs=3))
-    assert limits.num_blocks == 3 * 256 // 32
+    assert limits.num_blocks == 3 * 256 // 16
     limits, _ = start(folder, scheduler=SchedulerConfig(max_num_seqs=3), max_model_len=100)
-    assert limits.num_blocks == 3 * 4
+    assert limits.num_blocks == 3 * 7
     assert limits.max_model_len == 100
 
 
@@ -74,10 +74,10 @@ def test_a_derived_cache_is_a_share_of_what_is_free_and_never_more_than_the_most
     folder = write_tiny_llama(tmp_path, max_position_embeddings=1 << 20)
     monkeypatch.setattr(host_limits, "available_memory", lambda: 80_000_000)
     limits, memory = start(folder, max_model_len=4096)
-    assert memory.kv_cache_bytes == pytest.approx(0.4 * (80_000_000 - memory.weights_bytes), abs=32 * TOKEN_BYTES)
+    assert memory.kv_cache_bytes == pytest.approx(0.4 * (80_000_000 - memory.weights_bytes), abs=16 * TOKEN_BYTES)
     monkeypatch.setattr(division, "MOST_CACHE", 1_000_000)
     limits, memory = start(folder, max_model_len=512)
-    assert limits.num_blocks == 1_000_000 // (32 * TOKEN_BYTES)
+    assert limits.num_blocks == 1_000_000 // (16 * TOKEN_BYTES)
 
 
 def test_without_a_length_the_longest_that_the_cache_holds_is_taken(tmp_path: Path) -> None:
