@@ -94,7 +94,7 @@ class Admissions:
         return Verdict.STARTED
 
     def _match(self, sequence: Sequence, draft: Draft) -> PrefixMatch:
-        """What needn't be computed: by the prefix cache, in the blocks of another of its request, or of one that fills them now."""
+        """What needn't be computed: by the prefix cache, or in the blocks of another of its request."""
         match = self._kv_cache.match(sequence)
         if sequence.request.sampling.n > 1:
             members = self._roster.requests[sequence.request.request_id]
@@ -102,18 +102,8 @@ class Admissions:
             if leader is not None:
                 shared = self._kv_cache.shared(leader, sequence)
                 match = max(shared, match, key=lambda match: len(match.device))
-        match = self._beside(sequence, match, draft)
         if match.host and not self._fetch_pays(match):
             match = replace(match, host=())
-        return match
-
-    def _beside(self, sequence: Sequence, match: PrefixMatch, draft: Draft) -> PrefixMatch:
-        """`match`, or what one of this step fills with the same beginning: those that come together compute it once."""
-        for leader, num_tokens in draft.filling():
-            filled = self._kv_cache.filled(leader, num_tokens, sequence)
-            if len(filled.device) > len(match.device) + len(match.host):
-                draft.promise(leader)
-                match = filled
         return match
 
     def _fetch_pays(self, match: PrefixMatch) -> bool:

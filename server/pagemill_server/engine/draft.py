@@ -66,19 +66,8 @@ class Draft:
         tokens = self.tokens.get(sequence.seq_id)
         if tokens is None or sequence.num_computed_tokens + tokens < sequence.num_prompt_tokens:
             return False
-        self.promise(sequence)
-        return True
-
-    def filling(self) -> list[tuple[Sequence, int]]:
-        """Who fills blocks with tokens that are known, and how many it has computed once the step is over.
-
-        None of them has had a token since it was admitted, so none of them gives way in this step.
-        """
-        return [(s, s.num_computed_tokens + self.tokens[s.seq_id]) for s in self._catching_up]
-
-    def promise(self, sequence: Sequence) -> None:
-        """Others count on what it computes in this step: that stays so."""
         self._promised.add(sequence.seq_id)
+        return True
 
     def give_out_rest(self) -> None:
         for sequence in self._catching_up:

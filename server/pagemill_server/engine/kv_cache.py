@@ -3,8 +3,8 @@
 Blocks are numbers here; the tensors behind them are the runner's. The scheduler calls `match`, `admit` and `grow` before tokens are
 computed, `commit` after, and `release` when a sequence ends or is preempted; nobody else keeps a block. No torch, and no policies.
 
-Only full blocks are ever shared, so what a sequence writes goes into blocks that it alone holds. The one exception is who comes in
-the very step in which another, its leader, fills the blocks of their common beginning: it may hold them already.
+Only full blocks are ever shared, so what a sequence writes goes into blocks that it alone holds. The one exception is a fork: it
+may hold the leader's blocks in the very step that fills them.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class KVCache:
         Device blocks first, then host blocks; `replace(match, host=())` leaves those out. Nothing for a request that asks for
         the log-probabilities of its prompt: they come out of computing it.
         """
-        if not self._takes_matches(sequence):
+        if not self._names_blocks or sequence.request.sampling.prompt_logprobs is not None:
             return NO_MATCH
         most = (sequence.num_tokens - 1) // self.block_size
         device = self._find(self._pool, sequence, 0, most)
@@ -161,21 +161,6 @@ class KVCache:
             return NO_MATCH
         most = (sequence.num_prompt_tokens - 1) // self.block_size
         return PrefixMatch(holding.blocks[:most], leader=leader.seq_id)
-
-    def filled(self, leader: Sequence, num_tokens: int, sequence: Sequence) -> PrefixMatch:
-        """What of the sequence's beginning is in the blocks of `leader`, of any request, once that has computed `num_tokens`,
-        leaving one token to compute.
-
-        For a leader that will have, with the step that is being planned: what it fills in this step has no name yet.
-        """
-        if not self._takes_matches(sequence):
-            return NO_MATCH
-        most = min(sequence.num_tokens - 1, num_tokens) // self.block_size
-        theirs = self._hasher.extend(leader, most)
-        count = 0
-        while count < most and self._hasher.extend(sequence, count + 1)[count] == theirs[count]:
-            count += 1
-        return PrefixMatch(self._holdings[leader.seq_id].blocks[:count], leader=leader.seq_id)
 
     def blocks_to_admit(self, num_tokens: int, match: PrefixMatch = NO_MATCH) -> int:
         """How many of the `available` blocks an admission would take; a matched block counts unless somebody holds it."""
@@ -304,10 +289,6 @@ class KVCache:
 
     # Inside.
 
-    def _takes_matches(self, sequence: Sequence) -> bool:
-        """Whether anything may be found for it by its name."""
-        return self._names_blocks and sequence.request.sampling.prompt_logprobs is None
-
     def _find(self, tier: BlockPool | HostTier, sequence: Sequence, first: int, most: int) -> tuple[int, ...]:
         found = []
         for index in range(first, most):
@@ -329,7 +310,7 @@ class KVCache:
         assert (device, host) == (match.device, match.host), f"{match} is out of date"
 
     def _known(self, sequence: Sequence, match: PrefixMatch) -> int:
-        """How many matched blocks have their content already; it may come in the step that fills them."""
+        """How many matched blocks have their content already; a fork may come in the step that fills them."""
         if match.leader is None:
             return len(match.device)
         if self._names_blocks:

@@ -19,11 +19,11 @@ _VERSION = b"pagemill block chain 1"
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """What of a sequence's first tokens is there already, in whole blocks. Made by `KVCache`: `match`, `shared`, `filled`."""
+    """What of a sequence's first tokens is there already, in whole blocks. Made by `KVCache.match` and `KVCache.shared`."""
 
     device: tuple[int, ...]  # device blocks of the first tokens, in order
     host: tuple[int, ...] = ()  # host blocks that continue them
-    leader: int | None = None  # the seq_id in whose blocks, filled or being filled, `device` are; None: found by hash
+    leader: int | None = None  # the seq_id whose own blocks `device` are (a fork); None: found by their hashes
 
 
 NO_MATCH = PrefixMatch(())

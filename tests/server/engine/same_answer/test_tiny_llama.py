@@ -58,10 +58,6 @@ COMPANIES = {
         preempting(prefix_caching=True), order=3, shows=lambda s: s.num_preemptions > 20 and s.prefix_cache_hits > 1500
     ),
     "from the prefix cache": Company({"prefix_caching": True}, rounds=2, shows=lambda s: s.prefix_cache_hits > 6500),
-    "beside those that fill their beginning in the same step": Company(
-        {"prefix_caching": True, "max_num_seqs": 64, "max_num_batched_tokens": 8192},
-        shows=lambda s: s.prefix_cache_hits > 3000,
-    ),
     "from the prefix cache, in any order and small chunks": Company(
         {"prefix_caching": True, "max_num_batched_tokens": 37}, order=4, rounds=2,
         shows=lambda s: s.prefix_cache_hits > 7000,
