@@ -19,7 +19,7 @@ TIMEOUT = 30  # seconds
 
 
 def fetch(kubeconfig: Path, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-    """The answer's status and object; OSError or HTTPException where none came."""
+    """The answer's status and object, of plain words `{"message": words}`; OSError or HTTPException where none came."""
     config = json.loads(kubeconfig.read_text())
     api, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     trust = ssl.create_default_context(cafile=api["certificate-authority"])
@@ -27,5 +27,8 @@ def fetch(kubeconfig: Path, path: str, headers: Mapping[str, str] | None = None)
     with contextlib.closing(http.client.HTTPSConnection(address, context=trust, timeout=TIMEOUT)) as connection:
         connection.request("GET", path, headers={"Authorization": f"Bearer {user['token']}", **(headers or {})})
         answer = connection.getresponse()
-        found: dict[str, Any] = json.loads(answer.read())
+        body = answer.read()
+    if answer.headers.get_content_type() != "application/json":  # a 429's
+        return answer.status, {"message": body.decode()}
+    found: dict[str, Any] = json.loads(body)
     return answer.status, found
