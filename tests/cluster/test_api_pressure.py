@@ -23,7 +23,6 @@ from pagemill_operator.metrics import LLMDEPLOYMENTS
 pytestmark = pytest.mark.cluster
 
 PRESSED = "pressure"  # the namespace
-BRIEFLY = 8.0  # seconds: not so long that the leader would have to stop
 JAILED_SECONDS = 20.0
 CROWD = 20  # LLMDeployments that all want to be written about at once
 LIST = "/apis/pagemill.dev/v1alpha1/llmdeployments"
@@ -94,23 +93,21 @@ def test_an_api_server_that_turns_every_call_away_is_not_stormed(world: World) -
     for deployed in world.crowd():
         settled(deployed)
     with jail(world.cluster):
-        refused, since = sum(workers_refusals(world.operators, pod) for pod in pods), now()
+        refused = sum(workers_refusals(world.operators, pod) for pod in pods)
         crowd = world.crowd(servedModelNames=["another"])
         new = deploy(world.cluster, PRESSED, "meanwhile", replicas=0)
-        wait(BRIEFLY)
+        wait(8)  # not so long that the leader would have to stop
         refused = sum(workers_refusals(world.operators, pod) for pod in pods) - refused
-        longer = max(1.0, (now() - since).total_seconds() / BRIEFLY)
-        assert 0 < refused < CROWD * longer, "what one call is told holds for all"
+        assert 0 < refused < CROWD, "what one call is told holds for all"
         # Watches are asked for again when their connections break, and are turned away then.
         with world.operators.cut_off(*pods, how="reject with tcp reset"):
             restart(world)
         turned_away, since = rejected(world.cluster), now()
         wait(JAILED_SECONDS)
-        asking = len(pods) * len(FOLLOWED)
-        eventually("that all have asked again", lambda: rejected(world.cluster) - turned_away > asking or None)
         calls, seconds = rejected(world.cluster) - turned_away, (now() - since).total_seconds()
-        assert calls <= asking * seconds / 2
         assert new.get().get("status") is None, "nothing of the operator's comes through"
+    asking = len(pods) * len(FOLLOWED)
+    assert asking < calls <= asking * seconds / 2
     settled(new)
     for deployed in crowd:
         settled(deployed)
