@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "attention_amx.h"
 #include "attention_few.h"
@@ -81,6 +82,13 @@ struct Rows {
   int position(int row) const { return first_position + row / group; }
   int first_key(int row) const { return window > 0 ? std::max(0, position(row) - window + 1) : 0; }
   bool sees(int row, int first, int last) const { return position(row) >= first && first_key(row) < last; }
+  // Those that see any of keys [first, last), from one row up to another, whole queries: positions rise, so they stand together.
+  std::pair<int, int> that_see(int first, int last) const {
+    int row = 0, stop = count;
+    while (row < stop && !sees(row, first, last)) row += group;
+    while (stop > row && !sees(stop - 1, first, last)) stop -= group;
+    return {row, stop};
+  }
 };
 
 // Where a tile's keys lie. Paged rows are too short for the processor to see a stream, so the next tile's are asked for while one is loaded.
@@ -197,9 +205,7 @@ void attend_block(const Place& place, const Rows& rows, int row, int count, int 
 // The rows of an item that see something of a tile.
 template <class Place>
 void attend_tile(const Place& place, const Rows& rows, const Tile& tile, int head_dim, Scratch& own) {
-  int row = 0, stop = rows.count;
-  while (row < stop && !rows.sees(row, tile.begin, tile.last)) row += rows.group;
-  while (stop > row && !rows.sees(stop - 1, tile.begin, tile.last)) stop -= rows.group;
+  auto [row, stop] = rows.that_see(tile.begin, tile.last);
   for (; row < stop; row += kBlockRows) attend_block(place, rows, row, std::min(kBlockRows, stop - row), tile.begin, head_dim, own);
 }
 

@@ -107,9 +107,7 @@ class TileAttention {
       const Tile next = ends ? after : find(tile.begin + kTile);
       load_keys(cache, tile);
       load_values(cache, tile, next);
-      int row = 0, stop = rows.count;
-      while (row < stop && !rows.sees(row, tile.begin, tile.last)) row += rows.group;
-      while (stop > row && !rows.sees(stop - 1, tile.begin, tile.last)) stop -= rows.group;
+      auto [row, stop] = rows.that_see(tile.begin, tile.last);
       for (int group = row / 16 * 16; group < stop; group += 16) attend_group(rows, group, row, stop, tile, out);
       if (ends) break;
       tile = next;

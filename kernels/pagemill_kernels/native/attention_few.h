@@ -15,8 +15,8 @@ namespace pagemill {
 constexpr int kFewRows = 2 * kBlockRows;     // of an item: reading a tile twice is still faster than copying it
 constexpr int kGroups = kTile / Vec::lanes;  // of keys, one a lane
 
-// Where the next tile's groups begin. Asked for bit by bit while this one is computed: all at once would fill the few places for lines under way, and
-// wait. A group that is torn by a block's end is asked for in part, and something else with it; that costs time, no more.
+// Where the next tile's groups begin. Asked for bit by bit while this one is computed. A group that is torn by a block's end is asked for in part, and
+// something else with it; that costs time, no more.
 class Ahead {
  public:
   template <class Element>
