@@ -1,8 +1,10 @@
-"""The option by which `make golden` writes the golden manifests anew."""
+"""The option by which `make golden` writes the golden manifests anew, and a clock."""
 
 from __future__ import annotations
 
 import pytest
+
+from tests.operator.clock import Clock
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -14,3 +16,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def rewrite_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--golden", default=False))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()

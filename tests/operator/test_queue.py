@@ -9,23 +9,9 @@ import pytest
 
 from pagemill_operator.cluster.interface import Key
 from pagemill_operator.queue import BACKOFF_CAP, EVENT_HOLD, LOOK_TURN, KeyQueue, backoff_seconds
+from tests.operator.clock import Clock
 
 A, B = Key("default", "a"), Key("default", "b")
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

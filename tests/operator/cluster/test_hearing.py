@@ -9,21 +9,9 @@ import pytest
 from pagemill_operator.cluster.cache import ObjectCache
 from pagemill_operator.cluster.hearing import PATIENCE, Hearing
 from pagemill_operator.labels import DEPLOYMENT_LABEL
+from tests.operator.clock import Clock
 
 LONG = 10 * PATIENCE
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

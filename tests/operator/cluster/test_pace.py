@@ -5,19 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pagemill_operator.cluster.pace import PAUSE_CAP, PAUSE_START, Pace
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
+from tests.operator.clock import Clock
 
 
 @pytest.fixture

@@ -6,13 +6,7 @@ import asyncio
 
 from pagemill_operator.gateway.route import Route, Target
 from pagemill_operator.gateway.served import MOST_AVOIDED_SECONDS, Served
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.operator.clock import Clock
 
 
 def served(*replicas: str, clock: Clock | None = None, **changes: object) -> Served:
