@@ -117,10 +117,12 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     weights = weights_bytes(request)
     tokens = max(request.max_num_batched_tokens, wanted)
     attention = 4 * config.num_attention_heads * config.head_dim
-    widest = 3 * config.hidden_size + max(2 * config.intermediate_size, attention)
-    if request.native:  # the stream, queries, keys and values, and what they gave; of the widest only some rows at once
-        widest = 5 * config.hidden_size + config.intermediate_size
-    activation = tokens * widest * max(2, request.dtype_bytes)
+    size = max(2, request.dtype_bytes)
+    widest = (3 * config.hidden_size + max(2 * config.intermediate_size, attention)) * size
+    if request.native:  # the stream, of float32; queries, keys and values, and what they gave; of the widest only some rows at once
+        rounded = config.hidden_size if size < 4 else 0
+        widest = 4 * config.hidden_size + (4 * config.hidden_size + config.intermediate_size + rounded) * size
+    activation = tokens * widest
     failure, total = None, weights + activation
     if wanted > longest:
         failure = _too_long(wanted, longest, longest)

@@ -17,8 +17,10 @@ FLAGS = (
 )
 
 
-def compile_emulated(folder: Path, source: str, others: Sequence[str] = (), instruction_set: str | None = None) -> Path:
-    """A library from a source beside this and others of the native library's; skips where that can't be done."""
+def compile_emulated(
+    folder: Path, source: str | None, others: Sequence[str] = (), instruction_set: str | None = None
+) -> Path:
+    """A library from a source beside this, if one is named, and others of the native library's; skips where that can't be done."""
     found = build.compiler()
     if found is None:
         pytest.skip("no C++ compiler: install g++")
@@ -26,7 +28,7 @@ def compile_emulated(folder: Path, source: str, others: Sequence[str] = (), inst
     if not library.processor_flags().issuperset(needed):
         pytest.skip(f"this processor has no {instruction_set}")
     made = folder / "emulated.so"
-    sources = [str(HERE / source), *(str(build.HERE / other) for other in others)]
+    sources = [*([str(HERE / source)] if source else []), *(str(build.HERE / other) for other in others)]
     command = [found, *FLAGS, *flags, f"-I{build.HERE}", f"-I{HERE}", "-o", str(made), *sources]
     subprocess.run(command, check=True, timeout=240)
     return made

@@ -1,26 +1,37 @@
-"""The native encoder against the torch Bert, and its promise: a text's bits follow from the text alone."""
+"""The native encoder against the torch Bert, and its promise: a text's bits follow from the text alone. In float32 and bfloat16, by
+every instruction set; its attention by emulated tiles, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.nn import functional
 
 from pagemill.encoder_config import EncoderConfig
 from pagemill.model_files import inspect
+from pagemill_kernels.native import build, library
 from pagemill_kernels.native.encoder import ACTIVATIONS, EncoderLayer, EncoderShape, NativeEncoder, Norm
 from pagemill_kernels.native.matrix import Matrix
 from pagemill_server.model.bert import Bert
 from pagemill_server.model.checkpoint import Checkpoint
+from tests.kernels.emulating import compile_emulated
 from tests.kernels.native_libraries import INSTRUCTION_SETS, pool, use_instruction_set
 from tests.server.tiny_bert import write_tiny_encoder
 
 BOUND = 1e-5  # of the largest state
+ROUNDED_BOUND = (
+    1.2e-2  # the same in bfloat16: a state's rounding to 8 bits may fall the other way, and moves what follows
+)
+ARITHMETICS = [torch.float32, torch.bfloat16]
+EMULATED = "emulated tiles"
 LENGTHS = (1, 3, 17, 64, 65, 130, 512)
 SHAPES: dict[str, dict[str, Any]] = {
     "heads of 16": {},
@@ -31,22 +42,38 @@ SHAPES: dict[str, dict[str, Any]] = {
 Texts = list[torch.Tensor]
 
 
-@pytest.fixture(params=INSTRUCTION_SETS, autouse=True)
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole library, whose attention has tiles of plain C++; vectors compute its products."""
+    sources = [path.name for path in build.sources() if path.name != "amx.cpp"]
+    return compile_emulated(tmp_path_factory.mktemp("encoder"), None, sources, "avx2")
+
+
+@pytest.fixture(params=[*INSTRUCTION_SETS, EMULATED], autouse=True)
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    yield from use_instruction_set(request.param, monkeypatch)
+    if request.param == EMULATED:
+        loaded = ctypes.CDLL(str(request.getfixturevalue("emulated")))
+        monkeypatch.setenv("PAGEMILL_NATIVE", EMULATED)
+        monkeypatch.setattr(library, "load", lambda: loaded)
+        yield
+    else:
+        yield from use_instruction_set(request.param, monkeypatch)
 
 
 def folder_of(path: Path, **shape: Any) -> Path:
     return write_tiny_encoder(path, max_position_embeddings=512, **shape)
 
 
-def native(folder: Path, threads: int = 1, stored: torch.dtype = torch.float32) -> NativeEncoder:
+def native(
+    folder: Path, threads: int = 1, stored: torch.dtype = torch.float32, arithmetic: torch.dtype = torch.float32
+) -> NativeEncoder:
     config, weights = inspect(folder).config, load_file(folder / "model.safetensors")
     assert isinstance(config, EncoderConfig)
 
     def matrix(*names: str) -> Matrix:
         weight = torch.cat([weights[f"{name}.weight"] for name in names]).to(stored)
-        return Matrix(weight, torch.cat([weights[f"{name}.bias"] for name in names]))
+        kept = torch.bfloat16 if arithmetic is torch.bfloat16 else stored
+        return Matrix(weight, torch.cat([weights[f"{name}.bias"] for name in names]), kept, arithmetic)
 
     def norm(name: str) -> Norm:
         return Norm(weights[f"{name}.weight"], weights[f"{name}.bias"])
@@ -89,36 +116,100 @@ def expected(folder: Path, asked: Texts) -> torch.Tensor:
         return Bert(Checkpoint(files, torch.float32, torch.device("cpu")), files.config).forward(*step(asked))
 
 
-def check_close(states: torch.Tensor, wanted: torch.Tensor) -> None:
-    assert (states - wanted).abs().max() < BOUND * wanted.abs().max()
+def rounded(folder: Path, asked: Texts) -> torch.Tensor:
+    """The same where what enters a product or attention, and what a layer keeps between its two products, is of bfloat16."""
+    config, weights = inspect(folder).config, load_file(folder / "model.safetensors")
+    assert isinstance(config, EncoderConfig)
+    token_ids, positions, starts = step(asked)
+    hidden, heads = config.hidden_size, config.num_attention_heads
+
+    def product(x: torch.Tensor, *names: str) -> torch.Tensor:
+        weight, bias = (torch.cat([weights[f"{name}.{part}"] for name in names]) for part in ("weight", "bias"))
+        return functional.linear(_round(x), _round(weight), bias)
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.layer_norm(
+            x, (hidden,), weights[f"{name}.weight"], weights[f"{name}.bias"], config.rms_norm_eps
+        )
+
+    x = _round(weights["embeddings.word_embeddings.weight"])[token_ids]
+    x = (
+        x
+        + weights["embeddings.position_embeddings.weight"][positions]
+        + weights["embeddings.token_type_embeddings.weight"][0]
+    )
+    x = norm(x, "embeddings.LayerNorm")
+    for name in (f"encoder.layer.{index}" for index in range(config.num_hidden_layers)):
+        qkv = _round(product(x, *(f"{name}.attention.self.{part}" for part in ("query", "key", "value"))))
+        q, k, v = qkv.view(len(x), 3, heads, -1).permute(1, 2, 0, 3)
+        texts_of = [
+            functional.scaled_dot_product_attention(q[:, a:b], k[:, a:b], v[:, a:b]) for a, b in pairwise(starts)
+        ]
+        seen = torch.cat(texts_of, 1).transpose(0, 1).reshape(len(x), hidden)
+        x = norm(x + product(seen, f"{name}.attention.output.dense"), f"{name}.attention.output.LayerNorm")
+        inner = _ACTIVATE[config.activation](product(x, f"{name}.intermediate.dense"))
+        x = norm(x + product(inner, f"{name}.output.dense"), f"{name}.output.LayerNorm")
+    return x
 
 
+def _round(x: torch.Tensor) -> torch.Tensor:
+    return x.bfloat16().float()
+
+
+_ACTIVATE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_new": partial(functional.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+def check_close(states: torch.Tensor, wanted: torch.Tensor, bound: float = BOUND) -> None:
+    assert (states - wanted).abs().max() < bound * wanted.abs().max()
+
+
+def check_arithmetic(folder: Path, arithmetic: torch.dtype, threads: int = 1) -> None:
+    """Its states are torch's."""
+    wanted = expected if arithmetic is torch.float32 else rounded
+    bound = BOUND if arithmetic is torch.float32 else ROUNDED_BOUND
+    states = native(folder, threads, arithmetic=arithmetic).forward(*step(texts()))
+    check_close(states, wanted(folder, texts()), bound)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_is_torchs(tmp_path: Path, activation: str) -> None:
-    folder = folder_of(tmp_path, hidden_act=activation)
-    check_close(native(folder).forward(*step(texts())), expected(folder, texts()))
+def test_every_activation_is_torchs(tmp_path: Path, activation: str, arithmetic: torch.dtype) -> None:
+    check_arithmetic(folder_of(tmp_path, hidden_act=activation), arithmetic)
 
 
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_every_shape_is_torchs(tmp_path: Path, shape: dict[str, Any], threads: int) -> None:
-    folder = folder_of(tmp_path, **shape)
-    check_close(native(folder, threads).forward(*step(texts())), expected(folder, texts()))
+def test_every_shape_is_torchs(tmp_path: Path, shape: dict[str, Any], threads: int, arithmetic: torch.dtype) -> None:
+    check_arithmetic(folder_of(tmp_path, **shape), arithmetic, threads)
 
 
-def test_a_text_has_the_same_bits_alone_and_in_company(tmp_path: Path) -> None:
+def test_the_rounded_judge_is_torchs_but_for_its_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "_round", lambda x: x)
+    folder = folder_of(tmp_path, **SHAPES["heads of 32, odd inner"])
+    check_close(rounded(folder, texts()), expected(folder, texts()))
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_a_text_has_the_same_bits_alone_and_in_company(tmp_path: Path, arithmetic: torch.dtype) -> None:
     folder = folder_of(tmp_path, **SHAPES["heads of 32, odd inner"])
     asked = texts((*LENGTHS, 5, 96, 31))
-    alone = [native(folder).forward(*step([ids])) for ids in asked]
+    alone = [native(folder, arithmetic=arithmetic).forward(*step([ids])) for ids in asked]
     for threads in (1, 2, 3):
-        encoder = native(folder, threads)
+        encoder = native(folder, threads, arithmetic=arithmetic)
         assert torch.equal(encoder.forward(*step(asked)), torch.cat(alone))
         assert torch.equal(encoder.forward(*step(asked[::-1])), torch.cat(alone[::-1]))
         assert all(torch.equal(encoder.forward(*step([ids])), states) for ids, states in zip(asked, alone, strict=True))
 
 
-def test_a_text_that_is_not_finite_leaves_others_as_they_are(tmp_path: Path) -> None:
-    encoder = native(folder_of(tmp_path))
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_a_text_that_is_not_finite_leaves_others_as_they_are(tmp_path: Path, arithmetic: torch.dtype) -> None:
+    encoder = native(folder_of(tmp_path), arithmetic=arithmetic)
     asked = texts((9, 70, 3))
     asked[1][5], asked[0][:], asked[2][:] = 99, 1, 2
     table = encoder._kept[3]
@@ -150,6 +241,14 @@ def test_activations_far_from_zero(tmp_path: Path, activation: str) -> None:
     weights["encoder.layer.1.intermediate.dense.bias"] = torch.linspace(-1000, 1000, 96)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     check_close(native(folder).forward(*step(texts())), expected(folder, texts()))
+
+
+def test_matrices_of_two_arithmetics(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    one, other = native(folder)._kept, native(folder, arithmetic=torch.bfloat16)._kept
+    shape = EncoderShape(64, 4, "gelu", 1e-12)
+    with pytest.raises(ValueError, match="each other's arithmetic"):
+        NativeEncoder(pool(1), shape, [one[0][0], other[0][1]], *one[1:])
 
 
 def test_what_there_is_not(tmp_path: Path) -> None:

@@ -80,15 +80,15 @@ class TileAttention {
     values_ = weights_ + 16 * kTile;
   }
 
-  // Query `row` is row_at(row) [head_dim]; times `scale`.
+  // Query `row` is row_at(row) [head_dim], float32 or bfloat16; times `scale`.
   template <class RowAt>
   void load_queries(int rows, float scale, RowAt&& row_at) {
     Vec factor = set1(scale * kLog2E);
     for (int group = 0; group < rows; group += 16) {
       std::memset(rounded_, 0, sizeof(std::uint16_t) * 16 * depth_);
       for (int i = 0; i < std::min(16, rows - group); ++i) {
-        const float* from = row_at(group + i);
-        for (int d = 0; d < head_dim_; d += Vec::lanes) store_halves(rounded_ + i * depth_ + d, load(from + d) * factor);
+        const auto* from = row_at(group + i);
+        for (int d = 0; d < head_dim_; d += Vec::lanes) store_halves(rounded_ + i * depth_ + d, load_as(from + d) * factor);
       }
       pair_queries(reinterpret_cast<float*>(queries_ + group * depth_));
     }

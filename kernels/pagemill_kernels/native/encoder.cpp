@@ -2,15 +2,17 @@
 //
 // Two rounds of the pool a layer: attention, and all that is done row by row from its projection to the next layer's queries. A piece takes some
 // rows through the latter, so that what lies between the products stays in its core's cache. Few rows go together, each product divided.
+//
+// The stream between products is float32. What enters one, and what attention reads, is of the matrices' arithmetic: float32, or bfloat16.
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
-#include "attention_tile.h"
 #include "encoder.h"
+#include "encoder_attention.h"
 #include "native.h"
-#include "rows.h"
 
 namespace pagemill {
 namespace {
@@ -18,44 +20,38 @@ namespace {
 constexpr int kMostRows = 96;    // of a piece
 constexpr int kLeastRows = 48;   // each thread has so many, or products are divided instead
 constexpr int kRowStep = 12;     // what the products take at once
+constexpr int kTileRowStep = 32; // the same by tiles
 constexpr double kLeastCost = 1 << 20;  // of a piece of attention, in multiply-adds
 
 // Memory that grows to the widest step and is kept.
-class Floats {
+class Room {
  public:
-  float* of(std::size_t count) {
-    if (count > count_) {
+  char* of(std::size_t bytes) {
+    if (bytes > bytes_) {
       memory_.reset();
-      count_ = 0;
-      memory_.reset(static_cast<float*>(::operator new(count * sizeof(float), std::align_val_t(64))));
-      count_ = count;
+      bytes_ = 0;
+      memory_.reset(static_cast<char*>(::operator new(bytes, std::align_val_t(64))));
+      bytes_ = bytes;
     }
     return memory_.get();
   }
-  std::size_t bytes() const { return count_ * sizeof(float); }
+  std::size_t bytes() const { return bytes_; }
 
  private:
   struct Free {
-    void operator()(float* p) const { ::operator delete(p, std::align_val_t(64)); }
+    void operator()(char* p) const { ::operator delete(p, std::align_val_t(64)); }
   };
-  std::unique_ptr<float, Free> memory_;
-  std::size_t count_ = 0;
+  std::unique_ptr<char, Free> memory_;
+  std::size_t bytes_ = 0;
 };
-
-// What one thread needs for attention.
-struct AttentionScratch {
-  alignas(64) float keys[kMostHeadDim * kTile];      // [head_dim][kTile]
-  alignas(64) float queries[kBlockRows * kMostHeadDim];
-  alignas(64) float scores[kBlockRows * kTile];
-  std::vector<RowState> states;
-};
-alignas(64) const float kNothing[kMostHeadDim] = {};
 
 class EncoderSteps {
  public:
   explicit EncoderSteps(const Encoder& spec) : spec_(spec), layers_(spec.layer, spec.layer + spec.layers) {
     inner_ = layers_[0].up == nullptr ? 0 : layers_[0].up->out;
-    inner_stride_ = (inner_ + 15) / 16 * 16;
+    inner_stride_ = (inner_ + 31) / 32 * 32;
+    arithmetic_ = layers_[0].qkv == nullptr ? F32 : layers_[0].qkv->arithmetic;
+    by_tiles_ = arithmetic_ == BF16 && tiles_work();
   }
 
   bool fits() const;
@@ -67,28 +63,41 @@ class EncoderSteps {
   struct Part {
     Pool* pool;
     int first, count;
-    float* between;  // [count, inner_stride]
+    std::uint16_t* rounded;  // [count, hidden]: the stream's rows as products take them; null where that is float32
+    char* between;           // [count, inner_stride]
   };
   template <class Body>
   void parts(Pool& pool, int rows, Body&& body);
-  void multiply(const Part& part, const Matrix* weight, const float* x, int ldx, float* y, int ldy, Epilogue epilogue) const;
+  std::size_t part_bytes(int rows) const;
+  Part part_of(Pool* pool, int first, int count, char* memory) const;
+  void multiply(const Part& part, const Matrix* weight, const void* x, int ldx, void* y, int ldy, Type y_type, Epilogue epilogue) const;
   void embed(const Part& part, const std::int64_t* token_ids, const std::int64_t* positions, float* x) const;
   void norm(const Part& part, const float* weight, const float* bias, float* x) const;
-  void queries(const Part& part, const EncoderLayer& layer, const float* x, float* qkv) const;
-  void activate(const Part& part) const;
-  void after_attention(const Part& part, const EncoderLayer& layer, const float* seen, float* x) const;
-  void attend(const float* qkv, int begin, int tokens, int head, float* seen, AttentionScratch& own) const;
+  void queries(const Part& part, const EncoderLayer& layer, const float* x, char* qkv) const;
+  void after_attention(const Part& part, const EncoderLayer& layer, const char* seen, float* x) const;
+  std::vector<int> divided(const std::int32_t* query_start, int texts) const;
+  void attend(const std::int32_t* query_start, int first, int last, const char* qkv, char* seen, TextAttention& own) const;
+  template <class Element>
+  TextHead<Element> head_of(const std::int32_t* query_start, int item, const char* qkv, char* seen) const;
   int width() const { return spec_.hidden; }
+  std::size_t bytes_of(std::size_t elements) const { return elements * (arithmetic_ == BF16 ? 2 : 4); }
+  const void* entering(const Part& part, const float* x) const {
+    return part.rounded != nullptr ? static_cast<const void*>(part.rounded) : x + static_cast<std::size_t>(part.first) * width();
+  }
 
   Encoder spec_;
   std::vector<EncoderLayer> layers_;
   int inner_, inner_stride_;
-  Floats qkv_, seen_, between_;  // [T, 3 * hidden]; what attention gave [T, hidden]; what is between up and down, of the rows at work
+  Type arithmetic_;
+  bool by_tiles_;
+  Room qkv_, seen_, between_;  // [T, 3 * hidden]; what attention gave [T, hidden]; what parts have, of the rows at work
 };
 
 bool EncoderSteps::fits() const {
   int hidden = spec_.hidden;
-  auto has = [](const Matrix* m, int out, int in) { return m != nullptr && m->out == out && m->in == in && !m->paired && m->arithmetic == F32; };
+  auto has = [&](const Matrix* m, int out, int in) {
+    return m != nullptr && m->out == out && m->in == in && !m->paired && m->arithmetic == arithmetic_;
+  };
   for (const EncoderLayer& layer : layers_) {
     if (!has(layer.qkv, 3 * hidden, hidden) || !has(layer.out, hidden, hidden)) return false;
     if (!has(layer.up, inner_, hidden) || !has(layer.down, hidden, inner_)) return false;
@@ -97,26 +106,39 @@ bool EncoderSteps::fits() const {
     }
   }
   if (spec_.heads <= 0 || hidden % spec_.heads != 0 || hidden / spec_.heads % 16 != 0 || hidden / spec_.heads > kMostHeadDim) return false;
+  if (spec_.activation < Epilogue::gelu || spec_.activation > Epilogue::relu) return false;
   return spec_.table != nullptr && spec_.table_type != I8 && spec_.position_table != nullptr && spec_.norm != nullptr && spec_.norm_bias != nullptr;
+}
+
+std::size_t EncoderSteps::part_bytes(int rows) const {
+  std::size_t rounded = arithmetic_ == BF16 ? static_cast<std::size_t>(rows) * width() * 2 : 0;
+  return rounded + bytes_of(static_cast<std::size_t>(rows) * inner_stride_);
+}
+
+EncoderSteps::Part EncoderSteps::part_of(Pool* pool, int first, int count, char* memory) const {
+  if (arithmetic_ == F32) return {pool, first, count, nullptr, memory};
+  return {pool, first, count, reinterpret_cast<std::uint16_t*>(memory), memory + static_cast<std::size_t>(count) * width() * 2};
 }
 
 // Calls body(part) for all rows.
 template <class Body>
 void EncoderSteps::parts(Pool& pool, int rows, Body&& body) {
   int threads = pool.threads();
-  if (threads > 1 && rows < threads * kLeastRows) return body(Part{&pool, 0, rows, between_.of(static_cast<std::size_t>(rows) * inner_stride_)});
+  if (threads > 1 && rows < threads * kLeastRows) return body(part_of(&pool, 0, rows, between_.of(part_bytes(rows))));
+  int step = by_tiles_ ? kTileRowStep : kRowStep;
   int count = (rows + kMostRows - 1) / kMostRows;
   count = (count + threads - 1) / threads * threads;
-  int each = ((rows + count - 1) / count + kRowStep - 1) / kRowStep * kRowStep;
-  std::size_t stride = static_cast<std::size_t>(each) * inner_stride_;
-  float* between = between_.of(threads * stride);
+  int each = ((rows + count - 1) / count + step - 1) / step * step;
+  std::size_t stride = (part_bytes(each) + 63) / 64 * 64;
+  char* memory = between_.of(threads * stride);
   pool.run((rows + each - 1) / each, [&](int piece, int thread) {
-    body(Part{nullptr, piece * each, std::min(each, rows - piece * each), between + thread * stride});
+    body(part_of(nullptr, piece * each, std::min(each, rows - piece * each), memory + thread * stride));
   });
 }
 
-void EncoderSteps::multiply(const Part& part, const Matrix* weight, const float* x, int ldx, float* y, int ldy, Epilogue epilogue) const {
-  Product product{weight, x, ldx, part.count, y, ldy, F32, epilogue};
+void EncoderSteps::multiply(const Part& part, const Matrix* weight, const void* x, int ldx, void* y, int ldy, Type y_type,
+                            Epilogue epilogue) const {
+  Product product{weight, x, ldx, part.count, y, ldy, y_type, epilogue};
   if (part.pool == nullptr) return compute(product, 0, 1);
   int shares = pieces(product, part.pool->threads());
   part.pool->run(shares, [&](int piece, int) { compute(product, piece, shares); });
@@ -139,93 +161,28 @@ void EncoderSteps::embed(const Part& part, const std::int64_t* token_ids, const 
 }
 
 void EncoderSteps::norm(const Part& part, const float* weight, const float* bias, float* x) const {
-  for (int row = part.first; row < part.first + part.count; ++row) {
-    layer_norm(x + static_cast<std::size_t>(row) * width(), weight, bias, spec_.eps, width());
+  x += static_cast<std::size_t>(part.first) * width();
+  for (int row = 0; row < part.count; ++row, x += width()) {
+    layer_norm(x, weight, bias, spec_.eps, width(), part.rounded == nullptr ? nullptr : part.rounded + static_cast<std::size_t>(row) * width());
   }
 }
 
-void EncoderSteps::queries(const Part& part, const EncoderLayer& layer, const float* x, float* qkv) const {
-  std::size_t first = part.first;
-  multiply(part, layer.qkv, x + first * width(), width(), qkv + first * 3 * width(), 3 * width(), Epilogue::store);
+void EncoderSteps::queries(const Part& part, const EncoderLayer& layer, const float* x, char* qkv) const {
+  char* to = qkv + bytes_of(static_cast<std::size_t>(part.first) * 3 * width());
+  multiply(part, layer.qkv, entering(part, x), width(), to, 3 * width(), arithmetic_, Epilogue::store);
 }
 
-// Rows end in lanes that no product reads.
-void EncoderSteps::activate(const Part& part) const {
-  auto all = [&](auto&& each) {
-    auto row = [&](int index) {
-      float* at = part.between + static_cast<std::size_t>(index) * inner_stride_;
-      for (int i = 0; i < inner_stride_; i += Vec::lanes) store(at + i, each(load(at + i)));
-    };
-    if (part.pool != nullptr) return part.pool->run(part.count, [&](int piece, int) { row(piece); });
-    for (int index = 0; index < part.count; ++index) row(index);
-  };
-  if (spec_.activation == 0) all([](Vec a) { return gelu(a); });
-  else if (spec_.activation == 1) all([](Vec a) { return gelu_tanh(a); });
-  else all([](Vec a) { return relu(a); });
-}
-
-void EncoderSteps::after_attention(const Part& part, const EncoderLayer& layer, const float* seen, float* x) const {
+void EncoderSteps::after_attention(const Part& part, const EncoderLayer& layer, const char* seen, float* x) const {
   std::size_t first = static_cast<std::size_t>(part.first) * width();
-  multiply(part, layer.out, seen + first, width(), x + first, width(), Epilogue::add);
+  multiply(part, layer.out, seen + bytes_of(first), width(), x + first, width(), F32, Epilogue::add);
   norm(part, layer.attention_norm, layer.attention_norm_bias, x);
-  multiply(part, layer.up, x + first, width(), part.between, inner_stride_, Epilogue::store);
-  activate(part);
-  multiply(part, layer.down, part.between, inner_stride_, x + first, width(), Epilogue::add);
+  multiply(part, layer.up, entering(part, x), width(), part.between, inner_stride_, arithmetic_, spec_.activation);
+  multiply(part, layer.down, part.between, inner_stride_, x + first, width(), F32, Epilogue::add);
   norm(part, layer.output_norm, layer.output_norm_bias, x);
 }
 
-// One head of one text, whose tokens see each other: tile by tile of keys, with a running softmax.
-void EncoderSteps::attend(const float* qkv, int begin, int tokens, int head, float* seen, AttentionScratch& own) const {
-  const int hidden = width(), ld = 3 * hidden, dim = hidden / spec_.heads;
-  const float* queries = qkv + static_cast<std::size_t>(begin) * ld + head * dim;
-  const float *keys = queries + hidden, *values = keys + hidden;
-  float* out = seen + static_cast<std::size_t>(begin) * hidden + head * dim;
-  const Vec scale = set1(1.0f / std::sqrt(static_cast<float>(dim)));
-  own.states.assign(tokens, RowState());
-  for (int row = 0; row < tokens; ++row) std::memset(out + static_cast<std::size_t>(row) * hidden, 0, dim * sizeof(float));
-  for (int tile = 0; tile < tokens; tile += kTile) {
-    int there = std::min(kTile, tokens - tile), columns = (there + Vec::lanes - 1) / Vec::lanes * Vec::lanes;
-    for (int group = 0; group < columns; group += Vec::lanes) {
-      const char* rows[Vec::lanes];
-      for (int i = 0; i < Vec::lanes; ++i) {
-        const float* row = group + i < there ? keys + static_cast<std::size_t>(tile + group + i) * ld : kNothing;
-        rows[i] = reinterpret_cast<const char*>(row);
-      }
-      for (int d = 0; d < dim; d += 4) {
-        Vec four[4];
-        four_columns(rows, d * sizeof(float), four);
-        for (int i = 0; i < 4; ++i) store(own.keys + (d + i) * kTile + group, four[i]);
-      }
-    }
-    for (int row = 0; row < tokens; row += kBlockRows) {
-      int count = std::min(kBlockRows, tokens - row);
-      for (int r = 0; r < count; ++r) {
-        const float* from = queries + static_cast<std::size_t>(row + r) * ld;
-        for (int d = 0; d < dim; d += Vec::lanes) store(own.queries + r * dim + d, load(from + d) * scale);
-      }
-      pagemill::multiply<false>(count, columns, dim, own.queries, dim, own.keys, kTile, own.scores, kTile);
-      float* to = out + static_cast<std::size_t>(row) * hidden;
-      for (int r = 0; r < count; ++r) soften(own.scores + r * kTile, columns, 0, there, own.states[row + r], to + r * hidden, dim);
-      pagemill::multiply<true>(count, dim, there, own.scores, kTile, values + static_cast<std::size_t>(tile) * ld, ld, to, hidden);
-    }
-  }
-  for (int row = 0; row < tokens; ++row) {
-    float* to = out + static_cast<std::size_t>(row) * hidden;
-    Vec inverse = set1(1.0f / own.states[row].sum);
-    for (int d = 0; d < dim; d += Vec::lanes) store(to + d, load(to + d) * inverse);
-  }
-}
-
-int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::int64_t* positions, const std::int32_t* query_start, int texts,
-                          float* x) {
-  int tokens = query_start[texts];
-  for (int i = 0; i < tokens; ++i) {
-    if (token_ids[i] < 0 || token_ids[i] >= spec_.vocab) return -1;
-    if (positions[i] < 0 || positions[i] >= spec_.positions) return -2;
-  }
-  if (tokens == 0) return 0;
-  float *qkv = qkv_.of(static_cast<std::size_t>(tokens) * 3 * width()), *seen = seen_.of(static_cast<std::size_t>(tokens) * width());
-  // Pieces of attention: heads of texts, text by text.
+// Heads of texts, text by text, as pieces of like cost: where each begins, and the end.
+std::vector<int> EncoderSteps::divided(const std::int32_t* query_start, int texts) const {
   std::vector<int> begins;
   double cost = kLeastCost;
   for (int item = 0; item < texts * spec_.heads; ++item) {
@@ -237,12 +194,49 @@ int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::
     cost += 2.0 * length * length * (width() / spec_.heads) + 1000.0;
   }
   begins.push_back(texts * spec_.heads);
-  std::vector<std::unique_ptr<AttentionScratch>> scratch(pool.threads());
+  return begins;
+}
+
+template <class Element>
+TextHead<Element> EncoderSteps::head_of(const std::int32_t* query_start, int item, const char* qkv, char* seen) const {
+  const int text = item / spec_.heads, hidden = width(), dim = hidden / spec_.heads, column = item % spec_.heads * dim;
+  const std::size_t begin = query_start[text];
+  const Element* queries = reinterpret_cast<const Element*>(qkv) + begin * 3 * hidden + column;
+  Element* out = reinterpret_cast<Element*>(seen) + begin * hidden + column;
+  return {queries, queries + hidden, queries + 2 * hidden, out, query_start[text + 1] - query_start[text], dim, 3 * hidden, hidden};
+}
+
+// Items [first, last) of `divided`.
+void EncoderSteps::attend(const std::int32_t* query_start, int first, int last, const char* qkv, char* seen, TextAttention& own) const {
+  std::optional<OwnShapes<ProcessorTiles>> shapes;
+  if (by_tiles_) {
+    shapes.emplace();
+    ProcessorTiles::shape(whole_tiles());
+  }
+  for (int item = first; item < last; ++item) {
+    if (query_start[item / spec_.heads] == query_start[item / spec_.heads + 1]) continue;
+    if (by_tiles_) own.by_tiles(head_of<std::uint16_t>(query_start, item, qkv, seen));
+    else if (arithmetic_ == BF16) own.by_vectors(head_of<std::uint16_t>(query_start, item, qkv, seen));
+    else own.by_vectors(head_of<float>(query_start, item, qkv, seen));
+  }
+}
+
+int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::int64_t* positions, const std::int32_t* query_start, int texts,
+                          float* x) {
+  int tokens = query_start[texts];
+  for (int i = 0; i < tokens; ++i) {
+    if (token_ids[i] < 0 || token_ids[i] >= spec_.vocab) return -1;
+    if (positions[i] < 0 || positions[i] >= spec_.positions) return -2;
+  }
+  if (tokens == 0) return 0;
+  char *qkv = qkv_.of(bytes_of(static_cast<std::size_t>(tokens) * 3 * width())), *seen = seen_.of(bytes_of(static_cast<std::size_t>(tokens) * width()));
+  std::vector<int> begins = divided(query_start, texts);
+  std::vector<std::unique_ptr<TextAttention>> threads(pool.threads());
   int longest = 0;
   for (int text = 0; text < texts; ++text) longest = std::max(longest, query_start[text + 1] - query_start[text]);
-  for (auto& each : scratch) {
-    each.reset(new AttentionScratch);
-    each->states.reserve(longest);  // so that no thread of the pool asks for memory
+  for (auto& each : threads) {
+    each.reset(new TextAttention);
+    each->make_room(longest, width() / spec_.heads, by_tiles_);
   }
 
   parts(pool, tokens, [&](const Part& part) {
@@ -251,10 +245,7 @@ int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::
   });
   for (std::size_t index = 0; index < layers_.size(); ++index) {
     pool.run(static_cast<int>(begins.size()) - 1, [&](int piece, int thread) {
-      for (int item = begins[piece]; item < begins[piece + 1]; ++item) {
-        int text = item / spec_.heads, begin = query_start[text];
-        attend(qkv, begin, query_start[text + 1] - begin, item % spec_.heads, seen, *scratch[thread]);
-      }
+      attend(query_start, begins[piece], begins[piece + 1], qkv, seen, *threads[thread]);
     });
     parts(pool, tokens, [&](const Part& part) {
       after_attention(part, layers_[index], seen, x);

@@ -8,8 +8,8 @@
 
 namespace pagemill {
 
-// (x - mean) / sqrt(variance + eps) * weight + bias, https://arxiv.org/abs/1607.06450; in place.
-inline void layer_norm(float* x, const float* weight, const float* bias, float eps, int size) {
+// (x - mean) / sqrt(variance + eps) * weight + bias, https://arxiv.org/abs/1607.06450; in place, and into `rounded` where that is not null.
+inline void layer_norm(float* x, const float* weight, const float* bias, float eps, int size, std::uint16_t* rounded) {
   constexpr int kChains = 16 / Vec::lanes;
   auto sum_of = [&](auto&& term) {
     Vec sums[kChains];
@@ -23,7 +23,11 @@ inline void layer_norm(float* x, const float* weight, const float* bias, float e
   Vec mean = set1(sum_of([](Vec a, Vec sum) { return sum + a; }));
   float variance = sum_of([&](Vec a, Vec sum) { return fma(a - mean, a - mean, sum); });
   Vec inverse = set1(1.0f / std::sqrt(variance + eps));
-  for (int i = 0; i < size; i += Vec::lanes) store(x + i, fma((load(x + i) - mean) * inverse, load(weight + i), load(bias + i)));
+  for (int i = 0; i < size; i += Vec::lanes) {
+    Vec normed = fma((load(x + i) - mean) * inverse, load(weight + i), load(bias + i));
+    store(x + i, normed);
+    if (rounded != nullptr) store_bf16(rounded + i, normed);
+  }
 }
 
 // x (1 + erf(x / sqrt(2))) / 2 = max(x, 0) - |x| erfc(|x| / sqrt(2)) / 2, where erfc is e^-(a p(a)) of a = |x|: within 1e-7 of |x|. The

@@ -18,11 +18,11 @@ from pagemill_kernels.native.matrix import Matrix, Pool
 
 _TABLE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # native.h's Type
 ACTIVATIONS: Mapping[str, int] = {
-    "gelu": 0,
-    "gelu_new": 1,
-    "gelu_pytorch_tanh": 1,
-    "relu": 2,
-}  # by their names in config.json
+    "gelu": 3,
+    "gelu_new": 4,
+    "gelu_pytorch_tanh": 4,
+    "relu": 5,
+}  # native.h's Epilogue, by their names in config.json
 _STEP = 16  # elements of a state that are taken at once
 _NO_TOKEN, _NO_POSITION = -1, -2
 
@@ -58,7 +58,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class EncoderLayer:
-    """One layer; arithmetic float32."""
+    """One layer. All matrices have one arithmetic, float32 or bfloat16."""
 
     qkv: Matrix  # [3 * hidden, hidden]: queries, keys, values
     out: Matrix  # [hidden, hidden]
@@ -103,7 +103,7 @@ class NativeEncoder:
         library.pm_encoder_workspace.argtypes = (ctypes.c_void_p,)
         self._handle = library.pm_encoder_new(ctypes.addressof(fields))
         if not self._handle:
-            raise ValueError("the encoder's matrices do not fit its shape, or their arithmetic is not float32")
+            raise ValueError("the encoder's matrices do not fit its shape, or each other's arithmetic")
         weakref.finalize(self, library.pm_encoder_free, self._handle).atexit = False  # another thread may still compute
 
     def forward(

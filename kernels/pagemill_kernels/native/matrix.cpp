@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "amx.h"
-#include "exp.h"
+#include "encoder.h"
 
 namespace pagemill {
 namespace {
@@ -103,6 +103,15 @@ void put(const Product& product, int row, int at, int count, Vec value) {
   std::memcpy(to, whole, sizeof(float) * count);
 }
 
+Vec activated(Epilogue epilogue, Vec x) {
+  switch (epilogue) {
+    case Epilogue::gelu: return gelu(x);
+    case Epilogue::gelu_tanh: return gelu_tanh(x);
+    case Epilogue::relu: return relu(x);
+    default: return x;
+  }
+}
+
 // The sums [rows][kPanel] of one panel, for y's rows from `row` on.
 void finish(const Product& product, int panel, int row, int rows, const float* sums) {
   const Matrix& m = *product.weight;
@@ -126,8 +135,8 @@ void finish(const Product& product, int panel, int row, int rows, const float* s
       put(product, row + i, m.out / 2 + at, count, second);
     } else {
       int at = panel * kPanel;
-      put(product, row + i, at, m.out - at, first);
-      put(product, row + i, at + kLanes, m.out - at - kLanes, second);
+      put(product, row + i, at, m.out - at, activated(product.epilogue, first));
+      put(product, row + i, at + kLanes, m.out - at - kLanes, activated(product.epilogue, second));
     }
   }
 }

@@ -29,7 +29,8 @@ struct Matrix {
   void* panels;
 };
 
-enum class Epilogue { store, add, swiglu };  // y = p;  y += p;  y[i] = silu(p[i]) * p[i + out/2] (paired matrices)
+// y = p;  y += p;  y[i] = silu(p[i]) * p[i + out/2] (paired matrices);  y = f(p) with one of encoder.h's.
+enum class Epilogue { store, add, swiglu, gelu, gelu_tanh, relu };
 
 struct Product {
   const Matrix* weight;
@@ -38,7 +39,7 @@ struct Product {
   int rows;
   void* y;  // [rows, out] (swiglu: [rows, out / 2]) of y_type; rows are ldy elements apart
   int ldy;
-  Type y_type;  // F32, or BF16 (store and swiglu only): what the next product of bfloat16 takes
+  Type y_type;  // F32, or BF16 (not where it adds): what the next product of bfloat16 takes
   Epilogue epilogue;
 };
 
@@ -111,7 +112,7 @@ struct Decoder {
 
 // ---- BERT and RoBERTa: encoder.cpp ----
 
-// One layer; arithmetic float32. Norms are float32 [hidden].
+// One layer. All layers' matrices have one arithmetic; as in a decoder the stream between products is float32. Norms are float32 [hidden].
 struct EncoderLayer {
   const Matrix* qkv;   // [3 * hidden, hidden]: queries, keys, values
   const Matrix* out;   // [hidden, hidden]
@@ -126,7 +127,7 @@ struct EncoderLayer {
 struct Encoder {
   int layers, hidden, heads, vocab;  // hidden / heads is a multiple of 16, up to 256
   int positions;                     // rows of the position table
-  int activation;                    // 0 gelu, 1 gelu by tanh, 2 relu
+  Epilogue activation;               // gelu, gelu_tanh or relu
   float eps;
   const EncoderLayer* layer;
   const float* norm;  // of the embeddings
@@ -155,7 +156,7 @@ std::int64_t pm_matrix_bytes(const void* matrix);
 void pm_matrix_row(const void* matrix, int output, float* row);
 // y float32 [rows, out] = x float32 [rows, in] times the weight (+ bias); where the arithmetic is BF16 x is rounded first, in `scratch` of
 // rows * in bfloat16.
-// y_type and epilogue as in Product: 0 store, 1 add, 2 swiglu.
+// y_type and epilogue as in Product, by number.
 void pm_product(void* pool, const void* matrix, const float* x, int rows, void* y, int y_type, int epilogue, std::uint16_t* scratch);
 void pm_linear(void* pool, const void* matrix, const float* x, int rows, float* y, std::uint16_t* scratch);
 

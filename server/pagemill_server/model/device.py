@@ -55,15 +55,14 @@ def place(options: ModelOptions, files: ModelFiles) -> Placement:
 
 
 def place_encoder(options: ModelOptions, files: ModelFiles, *, native: bool) -> Placement:
-    """The same for an encoder's: always on the CPU, in float32 unless another is asked for, which torch computes then. `native`:
-    our kernels have code for its sizes."""
+    """The same for an encoder's, always on the CPU. `native`: our kernels have code for its sizes."""
     if options.device not in ("auto", "cpu"):
         raise PagemillError(
             FailureReason.INVALID_CONFIGURATION,
             f"device {options.device} can't compute an encoder in this version: set --device cpu or leave it out",
         )
-    kept = kept_type(files.tensors) if native and options.dtype in ("auto", "float32") else None
-    return _on_cpu(options, kept, bfloat16_is_ours=False)
+    kept = kept_type(files.tensors) if native else None
+    return _on_cpu(options, kept, bfloat16_is_ours=True)
 
 
 def _on_cpu(options: ModelOptions, kept: str | None, *, bfloat16_is_ours: bool) -> Placement:
