@@ -7,5 +7,6 @@ from benchmarks.peers.contestant import Peer
 
 
 def peers() -> dict[str, Peer]:
-    known = (llamacpp.peer("f16"), llamacpp.peer("bf16"), openvino.peer(), vllm.peer(), sentences.peer())
-    return {peer.name: peer for peer in known}
+    decoders = (llamacpp.peer("f16"), llamacpp.peer("bf16"), openvino.peer(), vllm.peer())
+    encoders = (sentences.peer("float32"), sentences.peer("bfloat16"))
+    return {peer.name: peer for peer in (*decoders, *encoders)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.peers import lines
@@ -14,8 +15,10 @@ from pagemill.model_files import resolve
 _PROGRAM = Path(__file__).parent / "programs" / "sentence_encoder.py"
 
 
-def peer() -> Peer:
-    return Peer("sentence-transformers", _missing, _run, embeds=True)
+def peer(dtype: str) -> Peer:
+    """Computing in float32, as it does unless it is told otherwise, or bfloat16."""
+    name = "sentence-transformers" if dtype == "float32" else "sentence-transformers-bf16"
+    return Peer(name, _missing, partial(_run, name, dtype), embeds=True)
 
 
 def _missing() -> str | None:
@@ -24,5 +27,5 @@ def _missing() -> str | None:
     return "no sentence-transformers: pip install 'pagemill[dev]'"
 
 
-def _run(model: str) -> AbstractContextManager[Contestant]:
-    return lines.talking("sentence-transformers", [sys.executable, str(_PROGRAM), str(resolve(model))], embeds=True)
+def _run(name: str, dtype: str, model: str) -> AbstractContextManager[Contestant]:
+    return lines.talking(name, [sys.executable, str(_PROGRAM), str(resolve(model)), dtype], embeds=True)

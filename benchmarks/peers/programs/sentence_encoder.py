@@ -1,4 +1,5 @@
-"""Makes vectors of sentences with sentence-transformers as `lines` asks; called with a model's folder. Its best batch counts."""
+"""Makes vectors of sentences with sentence-transformers as `lines` asks; called with a model's folder and what it computes in,
+"float32" or "bfloat16". Its best batch counts."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ THREADS = 2
 
 def main() -> None:
     torch.set_num_threads(THREADS)
-    model = SentenceTransformer(sys.argv[1], device="cpu")
+    model = SentenceTransformer(sys.argv[1], device="cpu", model_kwargs={"dtype": getattr(torch, sys.argv[2])})
     say({"event": "ready"})
     model.encode(["Hello"])
     say({"event": "first"})
