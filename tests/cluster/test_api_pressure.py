@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pytest
 from testbed.cluster import Cluster
-from testbed.control_plane import ControlPlane
 from testbed.deployments import LABEL, Deployed, deploy, manifest
 from testbed.operators import ACCOUNT, CALLS, POD_NAME, Operators, now, time_of, wait
 from testbed.ready import eventually
 from testbed.refusals import compact, jail, lease_edited, rejected
+from testbed.steady import World, steady
 
 from pagemill_operator.cluster.kinds import FOLLOWED
 from pagemill_operator.metrics import LLMDEPLOYMENTS
@@ -28,47 +27,19 @@ CROWD = 20  # LLMDeployments that all want to be written about at once
 LIST = "/apis/pagemill.dev/v1alpha1/llmdeployments"
 
 
-@dataclass(frozen=True)
-class World:
-    """A model that serves, and those who look after it."""
-
-    cluster: Cluster
-    operators: Operators
-    model: Deployed
-
-    @property
-    def control_plane(self) -> ControlPlane:
-        assert self.cluster.node
-        return self.cluster.node.control_plane
-
-    def processes(self) -> dict[str, tuple[str, int]]:
-        """Every pod of the model and of the operator: name → (uid, restarts)."""
-        pods = [*self.model.pods(), *self.operators.pods().values()]
-        return {
-            pod["metadata"]["name"]: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
-            for pod in pods
-        }
-
-    def crowd(self, **spec: Any) -> list[Deployed]:
-        """Many LLMDeployments without pods, in one call."""
-        items = [manifest(f"one{number}", replicas=0, **spec) for number in range(CROWD)]
-        self.cluster.apply({"apiVersion": "v1", "kind": "List", "items": items}, PRESSED)
-        return [Deployed(self.cluster, PRESSED, item["metadata"]["name"]) for item in items]
-
-
 @pytest.fixture(scope="module")
 def world(pagemill: Cluster) -> Iterator[World]:
     if pagemill.node is None:
         pytest.skip("needs the control plane of a cluster of our own")
-    pagemill.kubectl("create", "namespace", PRESSED)
-    model = deploy(pagemill, PRESSED, "steady", model="pagemill/tiny", maxModelLen=128)
-    model.await_condition("Ready", "True", seconds=600)
-    operators = Operators(pagemill)
-    operators.standby()
-    try:
-        yield World(pagemill, operators, model)
-    finally:
-        pagemill.kubectl("delete", "namespace", PRESSED, "--wait=false")
+    with steady(pagemill, PRESSED) as found:
+        yield found
+
+
+def crowd_of(cluster: Cluster, **spec: Any) -> list[Deployed]:
+    """Many LLMDeployments without pods, in one call."""
+    items = [manifest(f"one{number}", replicas=0, **spec) for number in range(CROWD)]
+    cluster.apply({"apiVersion": "v1", "kind": "List", "items": items}, PRESSED)
+    return [Deployed(cluster, PRESSED, item["metadata"]["name"]) for item in items]
 
 
 def settled(deployed: Deployed) -> None:
@@ -90,11 +61,11 @@ def workers_refusals(operators: Operators, pod: str) -> int:
 
 def test_an_api_server_that_turns_every_call_away_is_not_stormed(world: World) -> None:
     before, pods, began = world.processes(), tuple(world.operators.pods()), now()
-    for deployed in world.crowd():
+    for deployed in crowd_of(world.cluster):
         settled(deployed)
     with jail(world.cluster):
         refused = sum(workers_refusals(world.operators, pod) for pod in pods)
-        crowd = world.crowd(servedModelNames=["another"])
+        crowd = crowd_of(world.cluster, servedModelNames=["another"])
         new = deploy(world.cluster, PRESSED, "meanwhile", replicas=0)
         wait(8)  # not so long that the leader would have to stop
         refused = sum(workers_refusals(world.operators, pod) for pod in pods) - refused
@@ -129,7 +100,7 @@ def test_watches_that_are_told_that_their_version_is_gone_miss_nothing(world: Wo
     settled(edited)
     settled(gone)
     before = world.processes()
-    service = world.cluster.get("service", "steady", "-n", PRESSED)["metadata"]["uid"]
+    service = world.child("service", "steady")["metadata"]["uid"]
     with world.operators.cut_off(*world.operators.pods(), how="reject with tcp reset"):
         version = json.loads(world.cluster.kubectl("get", "--raw", f"{LIST}?limit=1"))["metadata"]["resourceVersion"]
         late = deploy(world.cluster, PRESSED, "late", replicas=0)
@@ -143,11 +114,7 @@ def test_watches_that_are_told_that_their_version_is_gone_miss_nothing(world: Wo
         assert (told["type"], told["object"]["code"]) == ("ERROR", 410)
     settled(late)
     settled(edited)
-
-    def restored() -> bool | None:
-        return world.cluster.get("service", "steady", "-n", PRESSED)["metadata"]["uid"] != service or None
-
-    eventually("the Service again", restored)
+    world.comes_back("service", "steady", service)
     eventually("the end of what was gone", lambda: forgotten(world))
     assert world.processes() == before
     world.operators.come_to_rest(8)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from testbed.cluster import Cluster
-from testbed.control_plane import ControlPlane
-from testbed.deployments import Deployed, deploy
-from testbed.operators import Operators, now, wait
+from testbed.deployments import deploy
+from testbed.operators import now, wait
 from testbed.ready import eventually
+from testbed.steady import World, steady
 
 from pagemill_operator.cluster.kinds import FOLLOWED
 
@@ -22,55 +20,20 @@ WATCH_ATTEMPTS = 12 * len(FOLLOWED)
 CALLS = 60
 
 
-@dataclass(frozen=True)
-class World:
-    """A model that serves, and those who look after it."""
-
-    cluster: Cluster
-    operators: Operators
-    model: Deployed
-
-    @property
-    def control_plane(self) -> ControlPlane:
-        assert self.cluster.node
-        return self.cluster.node.control_plane
-
-    def processes(self) -> dict[str, tuple[str, int]]:
-        """Every pod of the model and of the operator: name → (uid, restarts)."""
-        pods = [*self.model.pods(), *self.operators.pods().values()]
-        return {
-            pod["metadata"]["name"]: (pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
-            for pod in pods
-        }
-
-    def converges(self, name: str) -> None:
-        """Something new is handled, and a child that a hand takes away comes back."""
-        new = deploy(self.cluster, self.model.namespace, name, replicas=0)
-        new.await_condition("Ready", "True", "ScaledToZero")
-        taken = self.child("service", self.model.name)["metadata"]["uid"]
-        self.cluster.kubectl("delete", "service", self.model.name, "-n", self.model.namespace)
-        self.comes_back("service", self.model.name, taken)
-        self.model.await_condition("Ready", "True")
-
-    def child(self, kind: str, name: str) -> dict[str, Any]:
-        return self.cluster.get(kind, name, "-n", self.model.namespace)
-
-    def comes_back(self, kind: str, name: str, taken: str) -> None:
-        def look() -> bool | None:
-            return self.child(kind, name)["metadata"]["uid"] != taken or None
-
-        eventually(f"the {kind} {name} again", look)
-
-
 @pytest.fixture(scope="module")
 def world(pagemill: Cluster) -> Iterator[World]:
-    pagemill.kubectl("create", "namespace", "faults")
-    model = deploy(pagemill, "faults", "steady", model="pagemill/tiny", maxModelLen=128)
-    model.await_condition("Ready", "True", seconds=600)
-    operators = Operators(pagemill)
-    operators.standby()
-    yield World(pagemill, operators, model)
-    pagemill.kubectl("delete", "namespace", "faults", "--wait=false")
+    with steady(pagemill, "faults") as found:
+        yield found
+
+
+def converges(world: World, name: str) -> None:
+    """Something new is handled, and a child that a hand takes away comes back."""
+    new = deploy(world.cluster, world.model.namespace, name, replicas=0)
+    new.await_condition("Ready", "True", "ScaledToZero")
+    taken = world.child("service", world.model.name)["metadata"]["uid"]
+    world.cluster.kubectl("delete", "service", world.model.name, "-n", world.model.namespace)
+    world.comes_back("service", world.model.name, taken)
+    world.model.await_condition("Ready", "True")
 
 
 def api_server_killed(world: World) -> None:
@@ -100,7 +63,7 @@ def test_an_outage_restarts_nothing_and_is_got_over(fault: Callable[[World], Non
     back = now()
     eventually("an answer", lambda: world.cluster.kubectl("get", "namespace", "faults"))
     world.operators.leader()
-    world.converges(fault.__name__.replace("_", "-"))
+    converges(world, fault.__name__.replace("_", "-"))
     assert world.processes() == before
     minutes = max(1.0, (back - began).total_seconds() / 60)
     for pod, calls in zip(pods, called, strict=True):

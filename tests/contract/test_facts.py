@@ -165,7 +165,7 @@ BUGS = {
     31: bug(
         "an error in another shape breaks clients",
         "vllm#12886",
-        f"{API}test_malformed::test_bad_http",
+        f"{API}test_malformed_http::test_bad_http",
         f"{API}test_openai_client::test_a_mistake_is_an_error_of_its_class",
     ),
     32: bug(
@@ -210,7 +210,7 @@ BUGS = {
         "tokenising holds up the event loop",
         "vllm#24910, #1026",
         f"{API}test_status::test_tokenising_blocks_nobody",
-        f"{API}test_malformed::test_a_body_too_large",
+        f"{API}test_malformed_http::test_a_body_too_large",
     ),
     39: bug(
         "the queue has no bound",
@@ -231,7 +231,7 @@ BUGS = {
         "gpt4all#3635, CVE-2025-48956",
         f"{API}test_limits::test_one_more_is_refused",
         f"{API}test_prepare::test_a_small_body_does_not_ask_for_gigabytes",
-        f"{API}test_malformed::test_headers_without_end",
+        f"{API}test_malformed_http::test_headers_without_end",
     ),
     42: bug(
         "a key leaves some routes open",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 from collections.abc import Iterator
@@ -34,10 +33,7 @@ def use_instruction_set(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def _computes_with() -> str:
-    loaded = library.load()
-    assert loaded is not None
-    loaded.pm_isa.restype = ctypes.c_char_p
-    return str(loaded.pm_isa().decode())
+    return str(library.loaded().pm_isa().decode())
 
 
 def pool(threads: int) -> Pool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pagemill_kernels.native import build, library
+from pagemill_kernels.native import build, functions, library
 from pagemill_kernels.native.matrix import Matrix, Pool
 from tests.kernels.emulating import compile_emulated
 from tests.kernels.native_libraries import use_instruction_set
@@ -134,6 +134,7 @@ def test_a_processor_without_tiles_is_given_vectors(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("PAGEMILL_NATIVE", raising=False)
     monkeypatch.setattr(build, "library", lambda name: tmp_path / name)
     monkeypatch.setattr(ctypes, "CDLL", lambda path: opened.append(Path(path).name))
+    monkeypatch.setattr(functions, "declare", lambda _: None)
     needed, _ = build.INSTRUCTION_SETS["amx_bf16"]
     for name in build.INSTRUCTION_SETS:
         (tmp_path / name).touch()
@@ -157,10 +158,8 @@ def test_where_the_kernel_refuses_tiles_vectors_compute(monkeypatch: pytest.Monk
         for name in ("avx512_bf16", "amx_bf16"):
             monkeypatch.setenv("PAGEMILL_NATIVE", name)
             library.load.cache_clear()
-            loaded = library.load()
-            assert loaded is not None
+            loaded = library.loaded()
             assert name in loaded._name
-            loaded.pm_isa.restype = ctypes.c_char_p
             assert loaded.pm_isa() == b"avx512_bf16"
             matrix = Matrix(randn(130, 77), None, I8, BF16)
             products.append(matrix.linear(Pool(2), randn(70, 77, seed=1)))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pagemill_kernels import reference
-from pagemill_kernels.native import library
+from pagemill_kernels.native import functions, library
 from pagemill_kernels.native.attention import attend, step_layout
 from pagemill_kernels.native.matrix import Pool
 from tests.kernels.emulating import compile_emulated
@@ -37,6 +37,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == EMULATED:
         library_of_it = ctypes.CDLL(str(request.getfixturevalue("emulated")))
+        functions.declare(library_of_it, ("pm_pool_new", "pm_pool_free", "pm_attention"))
         monkeypatch.setenv("PAGEMILL_NATIVE", EMULATED)
         monkeypatch.setattr(library, "load", lambda: library_of_it)
         yield EMULATED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import gc
 import weakref
@@ -229,7 +228,4 @@ def test_a_matrix_is_freed_with_its_owner() -> None:
 
 
 def test_the_library_says_what_it_was_built_for(request: pytest.FixtureRequest) -> None:
-    loaded = library.load()
-    assert loaded is not None
-    loaded.pm_isa.restype = ctypes.c_char_p
-    assert loaded.pm_isa().decode() == request.node.callspec.params["instruction_set"]
+    assert library.loaded().pm_isa().decode() == request.node.callspec.params["instruction_set"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.operator.test_up import PATIENCE, Command, manifest
+from tests.operator.up_command import PATIENCE, Command, manifest
 
 GENERATOR = Path(__file__).parents[2] / "examples" / "tiny_models.py"
 MODEL = "pagemill/tiny"

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from pagemill.model_files import ModelFiles, inspect
 from tests.page.chromium import NotPossibleHere
 from tests.page.looking import PATIENCE, Complaints, Looked, browsing, looked_at
 from tests.server.tiny import write_tiny_llama
+
+expect.set_options(timeout=PATIENCE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pagemill_kernels.native import library
+from pagemill_kernels.native.library import loaded
 from pagemill_kernels.native.matrix import Pool
 
 _CACHE_TYPES = {torch.float32: 0, torch.bfloat16: 1}  # native.h's Type
@@ -127,9 +127,7 @@ def attend(
     fields = _HeadFields(heads, kv_heads, head_dim, head_dim**-0.5 if scale is None else scale, window or 0)
     cache = cache_fields(key_cache, value_cache)
     out = torch.empty_like(query)
-    native = loaded()
-    native.pm_attention.argtypes = (ctypes.c_void_p,) * 8
-    code = native.pm_attention(
+    code = loaded().pm_attention(
         pool.handle,
         ctypes.addressof(layout.fields),
         ctypes.addressof(fields),
@@ -139,14 +137,6 @@ def attend(
     if code == NO_MEMORY:
         raise MemoryError("no memory for attention's workspace")
     return out
-
-
-def loaded() -> ctypes.CDLL:
-    """The library; RuntimeError where there is none, which whoever chose the native kernels has asked before."""
-    found = library.load()
-    if found is None:
-        raise RuntimeError("the native kernels are not built for this processor")
-    return found
 
 
 def check_heads(heads: int, kv_heads: int, head_dim: int, window: int | None) -> None:

@@ -20,8 +20,8 @@ from pagemill_kernels.native.attention import (
     cache_fields,
     check,
     check_heads,
-    loaded,
 )
+from pagemill_kernels.native.library import loaded
 from pagemill_kernels.native.matrix import Matrix, Pool
 
 _TABLE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # native.h's Type
@@ -119,14 +119,6 @@ class NativeDecoder:
         self._kept = (tuple(layers), last_norm, embedding, head)
         fields = _decoder_fields(shape, layers, last_norm, embedding, head)
         self._library = library = loaded()
-        library.pm_decoder_new.restype = ctypes.c_void_p
-        library.pm_decoder_new.argtypes = (ctypes.c_void_p,)
-        library.pm_decoder_free.argtypes = (ctypes.c_void_p,)
-        library.pm_decoder_step.argtypes = (*(ctypes.c_void_p,) * 6, ctypes.c_int, ctypes.c_void_p)
-        library.pm_decoder_logits.argtypes = (*(ctypes.c_void_p,) * 3, ctypes.c_int, ctypes.c_void_p)
-        library.pm_decoder_workspace.restype = ctypes.c_int64
-        library.pm_decoder_workspace.argtypes = (ctypes.c_void_p,)
-        library.pm_decoder_measure.argtypes = (ctypes.c_void_p,) * 2
         self._handle = library.pm_decoder_new(ctypes.addressof(fields))
         if not self._handle:
             raise ValueError("the decoder's matrices do not fit its shape, or differ in their arithmetic")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pagemill_kernels.native.attention import NO_MEMORY, check, check_heads, loaded
+from pagemill_kernels.native.attention import NO_MEMORY, check, check_heads
+from pagemill_kernels.native.library import loaded
 from pagemill_kernels.native.matrix import Matrix, Pool
 
 _TABLE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # native.h's Type
@@ -95,12 +96,6 @@ class NativeEncoder:
         self._kept = (tuple(layers), norm, positions, table)
         fields = _encoder_fields(shape, layers, norm, positions, table)
         self._library = library = loaded()
-        library.pm_encoder_new.restype = ctypes.c_void_p
-        library.pm_encoder_new.argtypes = (ctypes.c_void_p,)
-        library.pm_encoder_free.argtypes = (ctypes.c_void_p,)
-        library.pm_encoder_forward.argtypes = (*(ctypes.c_void_p,) * 5, ctypes.c_int, ctypes.c_void_p)
-        library.pm_encoder_workspace.restype = ctypes.c_int64
-        library.pm_encoder_workspace.argtypes = (ctypes.c_void_p,)
         self._handle = library.pm_encoder_new(ctypes.addressof(fields))
         if not self._handle:
             raise ValueError("the encoder's matrices do not fit its shape, or each other's arithmetic")

@@ -11,12 +11,12 @@ import functools
 import os
 from pathlib import Path
 
-from pagemill_kernels.native import build
+from pagemill_kernels.native import build, functions
 
 
 @functools.cache
 def load() -> ctypes.CDLL | None:
-    """The library, or None."""
+    """The library, its functions with their types, or None."""
     asked = os.environ.get("PAGEMILL_NATIVE", "")
     if asked == "0":
         return None
@@ -24,15 +24,25 @@ def load() -> ctypes.CDLL | None:
     for name, (needed, _) in reversed(build.INSTRUCTION_SETS.items()):
         path = build.library(name)
         if asked in ("", name) and flags.issuperset(needed) and path.exists():
-            return ctypes.CDLL(str(path))
+            library = ctypes.CDLL(str(path))
+            functions.declare(library)
+            return library
     return None
+
+
+def loaded() -> ctypes.CDLL:
+    """The library; RuntimeError where there is none, which whoever chose the native kernels has asked before."""
+    found = load()
+    if found is None:
+        raise RuntimeError("the native kernels are not built for this processor")
+    return found
 
 
 def let_go_of_files() -> None:
     """Libraries' pages that were read stay this process's until it gives them back: what is used again comes in again, from the
     system's own copy of the file. Nothing happens where there is no library."""
-    if (loaded := load()) is not None:
-        loaded.pm_let_go_of_files()
+    if (found := load()) is not None:
+        found.pm_let_go_of_files()
 
 
 def processor_flags() -> frozenset[str]:

@@ -5,12 +5,11 @@ holds its twin in torch.
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
 
 import torch
 
-from pagemill_kernels.native.attention import check, loaded
+from pagemill_kernels.native.attention import check
+from pagemill_kernels.native.library import loaded
 
 
 def likeliest(logits: torch.Tensor) -> list[int | None]:
@@ -18,13 +17,5 @@ def likeliest(logits: torch.Tensor) -> list[int | None]:
     rows, size = logits.shape
     check(logits, torch.float32, (rows, max(size, 1)), "logits")
     places = (ctypes.c_int64 * rows)()
-    _function(loaded())(logits.data_ptr(), rows, size, places)
+    loaded().pm_likeliest(logits.data_ptr(), rows, size, places)
     return [None if place < 0 else place for place in places]
-
-
-@functools.cache
-def _function(native: ctypes.CDLL) -> Callable[..., None]:
-    function: Callable[..., None] = native["pm_likeliest"]
-    function.restype = None  # type: ignore[attr-defined]
-    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)  # type: ignore[attr-defined]
-    return function

@@ -6,17 +6,15 @@ differ. Called by the server's model; `decoder` and `encoder` take the handles.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable
 from enum import IntEnum
 
 import torch
 
-from pagemill_kernels.native import library
+from pagemill_kernels.native.library import loaded
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}  # native.h's Type
-_SIZE, _POINTER = ctypes.c_int, ctypes.c_void_p
 
 
 class Epilogue(IntEnum):
@@ -34,12 +32,12 @@ class Pool:
         """`threads` counts the caller's own. ValueError where it is none."""
         if threads < 1:
             raise ValueError(f"a pool of {threads} threads")
-        new = _function("pm_pool_new", _POINTER, _SIZE)
+        library = loaded()
         self.threads = threads
-        self.handle: int | None = new(threads)
+        self.handle: int | None = library.pm_pool_new(threads)
         if self.handle is None:
             raise MemoryError(f"no {threads} threads can be started")
-        _free_with(self, _function("pm_pool_free", None, _POINTER), self.handle)
+        _free_with(self, library.pm_pool_free, self.handle)
 
 
 class Matrix:
@@ -64,9 +62,9 @@ class Matrix:
         if bias is not None:
             _check_floats(bias, (out,), "the bias")
         weight, bias = weight.detach().contiguous(), None if bias is None else bias.detach().contiguous()
-        new = _function("pm_matrix_new", _POINTER, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE, _SIZE)
+        library = loaded()
         self.shape, self.stored, self.arithmetic, self.paired = (out, inputs), stored, arithmetic, paired
-        self.handle: int | None = new(
+        self.handle: int | None = library.pm_matrix_new(
             weight.data_ptr(),
             TYPES[weight.dtype],
             out,
@@ -78,8 +76,8 @@ class Matrix:
         )
         if self.handle is None:
             raise MemoryError(f"no memory for a matrix {out} x {inputs}")
-        self.bytes: int = _function("pm_matrix_bytes", ctypes.c_int64, _POINTER)(self.handle)
-        _free_with(self, _function("pm_matrix_free", None, _POINTER), self.handle)
+        self.bytes: int = library.pm_matrix_bytes(self.handle)
+        _free_with(self, library.pm_matrix_free, self.handle)
 
     def linear(self, pool: Pool, x: torch.Tensor) -> torch.Tensor:
         """float32 [rows, in] → float32 [rows, out]: x times the transposed weight, plus the bias."""
@@ -107,9 +105,16 @@ class Matrix:
             raise ValueError("y is not contiguous")
         x = x.detach().contiguous()
         scratch = torch.empty_like(x, dtype=torch.bfloat16) if self.arithmetic is torch.bfloat16 else None
-        run = _function("pm_product", None, _POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _SIZE, _POINTER)
-        rounded = None if scratch is None else scratch.data_ptr()
-        run(pool.handle, self.handle, x.data_ptr(), len(x), y.data_ptr(), TYPES[y.dtype], epilogue, rounded)
+        loaded().pm_product(
+            pool.handle,
+            self.handle,
+            x.data_ptr(),
+            len(x),
+            y.data_ptr(),
+            TYPES[y.dtype],
+            epilogue,
+            None if scratch is None else scratch.data_ptr(),
+        )
         return y
 
     def row(self, output: int) -> torch.Tensor:
@@ -118,7 +123,7 @@ class Matrix:
         if not 0 <= output < out:
             raise IndexError(f"there are outputs from 0 to {out - 1}, not {output}")
         row = torch.empty(inputs)
-        _function("pm_matrix_row", None, _POINTER, _SIZE, _POINTER)(self.handle, output, row.data_ptr())
+        loaded().pm_matrix_row(self.handle, output, row.data_ptr())
         return row
 
 
@@ -142,16 +147,6 @@ def _check_floats(tensor: torch.Tensor, shape: tuple[int, ...], name: str) -> No
         raise ValueError(f"{name} is {found}; float32 {shape} on cpu is wanted")
 
 
-def _function(name: str, result: type | None, *arguments: type) -> Callable[..., int]:
-    """One of the library's; RuntimeError where there is none, which whoever chose the native kernels has asked before."""
-    loaded = library.load()
-    if loaded is None:
-        raise RuntimeError("the native kernels are not built for this processor")
-    function: Callable[..., int] = loaded[name]  # a new one at each look-up, so that the types are this caller's own
-    function.restype, function.argtypes = result, arguments  # type: ignore[attr-defined]
-    return function
-
-
-def _free_with(owner: object, free: Callable[..., int], handle: int) -> None:
+def _free_with(owner: object, free: Callable[[int], None], handle: int) -> None:
     """Not at the interpreter's end: another thread may still be computing then."""
     weakref.finalize(owner, free, handle).atexit = False

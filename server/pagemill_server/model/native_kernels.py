@@ -5,7 +5,6 @@ The one place that asks for the library, so that `PAGEMILL_NATIVE=0` means torch
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ def instruction_set() -> str | None:
         )
     if loaded is None:
         return None
-    loaded.pm_isa.restype = ctypes.c_char_p
     return str(loaded.pm_isa().decode())
 
 

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from pagemill.model_files import ModelFiles, inspect
 from pagemill_server.api.app import make_app
 from pagemill_server.lifecycle import Phase
+from tests.server.api.asking import error_of
 from tests.server.api.running import NAME, Running, serving, until
-from tests.server.api.test_malformed import error_of
 from tests.server.api.test_overload import held, send
 from tests.server.api.test_status import Broken
 from tests.server.test_serve import living

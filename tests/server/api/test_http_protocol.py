@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pagemill_server.api import http_protocol
+from tests.server.api.asking import error_of, exchange
 from tests.server.api.running import Running, until
-from tests.server.api.test_malformed import error_of, exchange
 
 SHORT: dict[str, Any] = {"prompt": "abc", "max_tokens": 2, "ignore_eos": True}
 LONG: dict[str, Any] = {"prompt": "once", "max_tokens": 4000, "ignore_eos": True}

@@ -11,8 +11,8 @@ import pytest
 from pagemill_server.api import embedding_body, http_protocol, prepare, protocol, service, tokens, tool_fields
 from pagemill_server.engine import params
 from pagemill_server.text.grammar import bounds
+from tests.server.api.asking import error_of
 from tests.server.api.running import NAME, Running, serving, settings_for
-from tests.server.api.test_malformed import error_of
 from tests.server.tiny import write_tiny_llama
 from tests.server.tiny_bert import write_tiny_encoder
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.server.api.asking import HI, error_of
 from tests.server.api.running import Running, serving, settings_for
 from tests.server.api.talking import OPENED, QWEN, prompt_of, says, serving_template, write_model
 from tests.server.api.test_chat import events
-from tests.server.api.test_malformed import HI, error_of
 from tests.server.api.test_tools import LOOK, choice_of, joined, told
 from tests.server.api.test_tools import ask as ask_with_tools
 

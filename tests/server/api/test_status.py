@@ -18,9 +18,9 @@ from pagemill_server.engine.ports import ModelRunner
 from pagemill_server.engine.schedule import RunnerOutput, SchedulerOutput
 from pagemill_server.lifecycle import Phase
 from pagemill_server.text.tokenizer import ModelTokenizer
+from tests.server.api.asking import error_of
 from tests.server.api.running import NAME, Running, serving, until
 from tests.server.api.test_disconnect import send
-from tests.server.api.test_malformed import error_of
 
 
 def test_ready(idle_server: Running) -> None:

@@ -12,10 +12,10 @@ import httpx
 import openai
 import pytest
 
+from tests.server.api.asking import CHAT, HI, error_of
 from tests.server.api.running import NAME, Running, serving, settings_for
 from tests.server.api.talking import MISTRAL, QWEN, job_of, prompt_of, says, serving_template
 from tests.server.api.test_chat import events
-from tests.server.api.test_malformed import CHAT, HI, error_of
 
 LOOK = {
     "type": "function",

@@ -10,9 +10,9 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.server.api.asking import error_of
 from tests.server.api.running import NAME, Running
 from tests.server.api.test_fuzz import ANYTHING, FIELDS, TEXT
-from tests.server.api.test_malformed import error_of
 
 PART = st.fixed_dictionaries(
     {"type": st.sampled_from(["input_text", "output_text", "refusal", "input_image"])},
