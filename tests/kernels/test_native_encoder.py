@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from pagemill.encoder_config import EncoderConfig
 from pagemill.model_files import inspect
-from pagemill_kernels.native import build, library
+from pagemill_kernels.native import build, functions, library
 from pagemill_kernels.native.encoder import ACTIVATIONS, EncoderLayer, EncoderShape, NativeEncoder, Norm
 from pagemill_kernels.native.matrix import Matrix
 from pagemill_server.model.bert import Bert
@@ -49,6 +49,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def instruction_set(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == EMULATED:
         loaded = ctypes.CDLL(str(request.getfixturevalue("emulated")))
+        functions.declare(loaded)
         monkeypatch.setenv("PAGEMILL_NATIVE", EMULATED)
         monkeypatch.setattr(library, "load", lambda: loaded)
         yield

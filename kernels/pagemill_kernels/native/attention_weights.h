@@ -34,24 +34,6 @@ inline Vec exp2_below(Vec x) {
 #endif
 }
 
-// Rounded to the nearest, ties to even.
-inline void store_halves(std::uint16_t* to, Vec a) {
-#if defined(__AVX512BF16__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)));
-#else
-  store_bf16(to, a);
-#endif
-}
-
-inline void store_halves(std::uint16_t* to, Vec a, Vec b) {
-#if defined(__AVX512BF16__)
-  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b.v, a.v)));
-#else
-  store_bf16(to, a);
-  store_bf16(to + Vec::lanes, b);
-#endif
-}
-
 // What `join` makes of the lanes of each of four vectors, in one order.
 template <class Join>
 inline __m128 across_lanes(const Vec (&rows)[kFour], Join&& join) {

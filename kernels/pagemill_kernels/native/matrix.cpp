@@ -78,66 +78,76 @@ Division division_of(const Product& product) {
 }
 
 Vec some(const float* p, int count) {
-  if (count >= kLanes) return load(p);
   float whole[kLanes] = {};
-  if (count > 0) std::memcpy(whole, p, sizeof(float) * count);
+  std::memcpy(whole, p, sizeof(float) * count);
   return load(whole);
 }
 
-void put(const Product& product, int row, int at, int count, Vec value) {
-  if (count <= 0) return;
-  std::size_t place = static_cast<std::size_t>(row) * product.ldy + at;
-  count = std::min(count, kLanes);
+// Fewer than a vector of outputs, which end y's row.
+[[gnu::noinline]] void put_some(const Product& product, std::size_t place, int count, Vec value) {
   if (product.y_type == BF16) {
-    auto* to = static_cast<std::uint16_t*>(product.y) + place;
     std::uint16_t whole[kLanes];
-    store_bf16(count == kLanes ? to : whole, value);
-    if (count < kLanes) std::memcpy(to, whole, 2 * count);
+    store_halves(whole, value);
+    std::memcpy(static_cast<std::uint16_t*>(product.y) + place, whole, 2 * count);
     return;
   }
   float* to = static_cast<float*>(product.y) + place;
-  if (product.epilogue == Epilogue::add) value = some(to, count) + value;
-  if (count == kLanes) return store(to, value);
   float whole[kLanes];
-  store(whole, value);
+  store(whole, product.epilogue == Epilogue::add ? some(to, count) + value : value);
   std::memcpy(to, whole, sizeof(float) * count);
 }
 
-Vec activated(Epilogue epilogue, Vec x) {
-  switch (epilogue) {
-    case Epilogue::gelu: return gelu(x);
-    case Epilogue::gelu_tanh: return gelu_tanh(x);
-    case Epilogue::relu: return relu(x);
-    default: return x;
+// Outputs [at, at + kLanes) of y's row, of which `count` are there.
+inline void put(const Product& product, int row, int at, int count, Vec value) {
+  if (count <= 0) return;
+  std::size_t place = static_cast<std::size_t>(row) * product.ldy + at;
+  if (count < kLanes) return put_some(product, place, count, value);
+  if (product.y_type == BF16) return store_halves(static_cast<std::uint16_t*>(product.y) + place, value);
+  float* to = static_cast<float*>(product.y) + place;
+  store(to, product.epilogue == Epilogue::add ? load(to) + value : value);
+}
+
+// Calls take(row of y, first, second) for the sums [rows][kPanel] of one panel with their scales and biases, y's rows from `row` on.
+template <class Take>
+inline void each_sum(const Matrix& m, int panel, int row, int rows, const float* sums, Take&& take) {
+  const std::size_t column = static_cast<std::size_t>(panel) * kPanel;
+  auto two = [&](const float* of, float none, Vec (&to)[2]) {
+    for (int i = 0; i < 2; ++i) to[i] = of == nullptr ? set1(none) : load(of + column + i * kLanes);
+  };
+  Vec scales[2], biases[2];
+  two(m.scales, 1.0f, scales);
+  two(m.bias, 0.0f, biases);
+  for (int i = 0; i < rows; ++i, sums += kPanel) {
+    Vec first = load(sums), second = load(sums + kLanes);
+    if (m.scales != nullptr) first = first * scales[0], second = second * scales[1];
+    if (m.bias != nullptr) first = first + biases[0], second = second + biases[1];
+    take(row + i, first, second);
   }
 }
 
-// The sums [rows][kPanel] of one panel, for y's rows from `row` on.
+// The sums of one panel, for y's rows from `row` on.
 void finish(const Product& product, int panel, int row, int rows, const float* sums) {
   const Matrix& m = *product.weight;
-  const std::size_t column = static_cast<std::size_t>(panel) * kPanel;
-  for (int i = 0; i < rows; ++i, sums += kPanel) {
-    Vec first = load(sums), second = load(sums + kLanes);
-    if (m.scales != nullptr) {
-      first = first * load(m.scales + column);
-      second = second * load(m.scales + column + kLanes);
-    }
-    if (m.bias != nullptr) {
-      first = first + load(m.bias + column);
-      second = second + load(m.bias + column + kLanes);
-    }
-    if (product.epilogue == Epilogue::swiglu) {
-      int at = panel * kLanes;
-      put(product, row + i, at, m.out / 2 - at, silu(first) * second);
-    } else if (m.paired) {
-      int at = panel * kLanes, count = std::min(kLanes, m.out / 2 - at);
-      put(product, row + i, at, count, first);
-      put(product, row + i, m.out / 2 + at, count, second);
-    } else {
-      int at = panel * kPanel;
-      put(product, row + i, at, m.out - at, activated(product.epilogue, first));
-      put(product, row + i, at + kLanes, m.out - at - kLanes, activated(product.epilogue, second));
-    }
+  auto put_two = [&](auto&& change) {
+    const int at = panel * kPanel;
+    each_sum(m, panel, row, rows, sums, [&](int to, Vec first, Vec second) {
+      put(product, to, at, m.out - at, change(first));
+      put(product, to, at + kLanes, m.out - at - kLanes, change(second));
+    });
+  };
+  if (m.paired) {
+    const int at = panel * kLanes, count = std::min(kLanes, m.out / 2 - at);
+    return each_sum(m, panel, row, rows, sums, [&](int to, Vec first, Vec second) {
+      if (product.epilogue == Epilogue::swiglu) return put(product, to, at, count, silu(first) * second);
+      put(product, to, at, count, first);
+      put(product, to, m.out / 2 + at, count, second);
+    });
+  }
+  switch (product.epilogue) {
+    case Epilogue::gelu: return put_two([](Vec x) { return gelu(x); });
+    case Epilogue::gelu_tanh: return put_two([](Vec x) { return gelu_tanh(x); });
+    case Epilogue::relu: return put_two([](Vec x) { return relu(x); });
+    default: return put_two([](Vec x) { return x; });
   }
 }
 
