@@ -17,7 +17,7 @@
 namespace pagemill {
 namespace {
 
-constexpr int kMostRows = 96;    // of a piece
+constexpr int kMostRows = 256;    // of a piece
 constexpr int kLeastRows = 48;   // each thread has so many, or products are divided instead
 constexpr int kRowStep = 12;     // what the products take at once
 constexpr int kTileRowStep = 32; // the same by tiles

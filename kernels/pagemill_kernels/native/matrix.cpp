@@ -68,7 +68,8 @@ struct Division {
 
 Division division_of(const Product& product) {
   constexpr std::size_t kBytes = 384 << 10;
-  int fit = static_cast<int>(kBytes / (static_cast<std::size_t>(product.weight->in) * sizeof(float)));
+  const std::size_t element = product.weight->arithmetic == BF16 ? 2 : 4;
+  int fit = static_cast<int>(kBytes / (product.weight->in * element));
   const int unit = by_tiles(*product.weight) ? kBlockRows : kRows;
   const int most = by_tiles(*product.weight) ? 6 * unit : 16 * unit;
   int rows = std::max(2, std::min(most / unit, fit / unit)) * unit;
