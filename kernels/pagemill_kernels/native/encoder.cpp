@@ -17,10 +17,11 @@
 namespace pagemill {
 namespace {
 
-constexpr int kMostRows = 256;    // of a piece
-constexpr int kLeastRows = 48;   // each thread has so many, or products are divided instead
-constexpr int kRowStep = 12;     // what the products take at once
-constexpr int kTileRowStep = 32; // the same by tiles
+// Rows of a piece at most, and what the products take at once: by vectors, whose pieces stay in the second-level cache, and by tiles, which are
+// so fast that the weights have to come from the third level less often. Measured.
+constexpr int kMostRows = 96, kRowStep = 12;
+constexpr int kMostTileRows = 256, kTileRowStep = 32;
+constexpr int kLeastRows = 48;          // each thread has so many, or products are divided instead
 constexpr double kLeastCost = 1 << 20;  // of a piece of attention, in multiply-adds
 
 // Memory that grows to the widest step and is kept.
@@ -125,8 +126,8 @@ template <class Body>
 void EncoderSteps::parts(Pool& pool, int rows, Body&& body) {
   int threads = pool.threads();
   if (threads > 1 && rows < threads * kLeastRows) return body(part_of(&pool, 0, rows, between_.of(part_bytes(rows))));
-  int step = by_tiles_ ? kTileRowStep : kRowStep;
-  int count = (rows + kMostRows - 1) / kMostRows;
+  int step = by_tiles_ ? kTileRowStep : kRowStep, most = by_tiles_ ? kMostTileRows : kMostRows;
+  int count = (rows + most - 1) / most;
   count = (count + threads - 1) / threads * threads;
   int each = ((rows + count - 1) / count + step - 1) / step * step;
   std::size_t stride = (part_bytes(each) + 63) / 64 * 64;

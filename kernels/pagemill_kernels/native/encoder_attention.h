@@ -31,10 +31,14 @@ class TextAttention {
  public:
   // For texts of so many tokens: asks for all memory now, so that no thread of the pool does.
   void make_room(int tokens, int head_dim, bool by_tiles) {
-    int rows = (tokens + kTileRows - 1) / kTileRows * kTileRows;
+    const std::size_t rows = (tokens + kTileRows - 1) / kTileRows * kTileRows;
     states_.reserve(rows);
-    out_.reserve(static_cast<std::size_t>(rows) * head_dim);
-    if (by_tiles) tiles_.make_room(tokens, head_dim);
+    out_.reserve(rows * head_dim);
+    if (by_tiles) return tiles_.make_room(tokens, head_dim);
+    memory_.resize((kTile + kBlockRows) * head_dim + kBlockRows * kTile + 16);
+    keys_ = memory_.data() + (16 - (reinterpret_cast<std::uintptr_t>(memory_.data()) & 63) / sizeof(float)) % 16;
+    scores_ = keys_ + kTile * head_dim;
+    queries_ = scores_ + kBlockRows * kTile;
   }
 
   template <class Element>
@@ -121,11 +125,10 @@ class TextAttention {
     }
   }
 
-  alignas(64) float keys_[kMostHeadDim * kTile];  // [head_dim][kTile]
-  alignas(64) float queries_[kBlockRows * kMostHeadDim];
-  alignas(64) float scores_[kBlockRows * kTile];
   std::vector<float> out_;  // [tokens, head_dim], not divided yet
   std::vector<RowState> states_;
+  float *keys_ = nullptr, *scores_ = nullptr, *queries_ = nullptr;  // [head_dim][kTile], [kBlockRows][kTile], [kBlockRows][head_dim]
+  std::vector<float> memory_;  // theirs
   TileAttention<ProcessorTiles> tiles_;
 };
 

@@ -16,13 +16,15 @@ from pagemill_server.engine.encoder import EncoderEngine
 from pagemill_server.engine.request import AddRequest, SamplingParams
 from pagemill_server.model.encoder import EncoderRunner
 from pagemill_server.model.load_encoder import load_encoder
-from tests.server.computing import computing
+from tests.server.computing import computing, needs_native
 from tests.server.engine.same_answer.asked import Answers, Record, check_same
 from tests.server.engine.same_answer.company import computing_on, run
 from tests.server.tiny_bert import write_tiny_encoder
 
 Loaded = dict[int, tuple[EncoderRunner, EngineLimits]]  # by threads
 LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 40, 47, 48, 63, 64)
+# In bfloat16 torch promises nothing.
+DTYPES = {"kernels": "float32", "torch": "float32", "kernels in bfloat16": "bfloat16"}
 COMPANIES: dict[str, tuple[int, dict[str, Any]]] = {  # threads, and the scheduler's settings
     "all at once": (1, {"max_num_batched_tokens": 4096}),
     "two at a time": (1, {"max_num_seqs": 2}),
@@ -49,14 +51,14 @@ TEXTS = make_texts()
 
 
 def load(
-    files: ModelFiles, config: EncoderConfig, pooling: Pooling, threads: int, *, native: bool
+    files: ModelFiles, config: EncoderConfig, pooling: Pooling, threads: int, by: str
 ) -> tuple[EncoderRunner, EngineLimits]:
-    with computing(native=native, threads=threads), computing_on(threads):
+    with computing(native=by != "torch", threads=threads), computing_on(threads):
         runner, limits, _ = load_encoder(
             files,
             config,
             EmbeddingConfig(pooling, normalize=pooling != "max"),
-            ModelOptions("tiny", ("tiny",), dtype="float32", device="cpu", max_model_len=64),
+            ModelOptions("tiny", ("tiny",), dtype=DTYPES[by], device="cpu", max_model_len=64),
             CacheConfig(),
             SchedulerConfig(),
             lambda done, total: None,
@@ -66,14 +68,17 @@ def load(
 
 @pytest.fixture(
     scope="module",
-    params=[(pooling, by) for by in ("kernels", "torch") for pooling in ("mean", "cls", "max")],
+    params=[
+        *((pooling, by) for by in ("kernels", "torch") for pooling in ("mean", "cls", "max")),
+        pytest.param(("mean", "kernels in bfloat16"), marks=needs_native),
+    ],
     ids=lambda param: f"{param[0]} by {param[1]}",
 )
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     files = inspect(write_tiny_encoder(tmp_path_factory.mktemp("encoder")))
     assert isinstance(files.config, EncoderConfig)
     pooling, by = request.param
-    return {threads: load(files, files.config, pooling, threads, native=by != "torch") for threads in (1, 2, 3)}
+    return {threads: load(files, files.config, pooling, threads, by) for threads in (1, 2, 3)}
 
 
 @pytest.fixture(scope="module")
