@@ -10,12 +10,14 @@ import torch
 
 from pagemill_server import LLM
 from tests.server.api.running import NAME, serving
+from tests.server.computing import needs_native
 from tests.server.real_model import real_encoder
 from tests.server.tiny_bert import write_tiny_encoder
 
 pytestmark = pytest.mark.model
 
 BOUND = 1e-5
+ROUNDED_BOUND = 4e-3  # of a number, where the vector's length is 1; 1.9e-3 was seen
 TEXTS = [
     "",
     "A cat sits on the mat.",
@@ -26,17 +28,22 @@ TEXTS = [
 ]
 
 
-def difference(folder: Path, texts: list[str]) -> float:
+def difference(folder: Path, texts: list[str], dtype: str = "float32") -> float:
     from sentence_transformers import SentenceTransformer  # ten seconds to import: only where it is needed
 
     wanted = torch.from_numpy(SentenceTransformer(str(folder), device="cpu").encode(texts, show_progress_bar=False))
-    with LLM(str(folder)) as llm:
+    with LLM(str(folder), dtype=dtype) as llm:
         results = llm.embed(texts, truncate_prompt_tokens=-1)
     return float((torch.tensor([result.outputs.embedding for result in results]) - wanted).abs().max())
 
 
 def test_all_minilm_l6_v2() -> None:
     assert difference(real_encoder().path, TEXTS) < BOUND
+
+
+@needs_native
+def test_in_bfloat16_it_is_near() -> None:
+    assert BOUND < difference(real_encoder().path, TEXTS, "bfloat16") < ROUNDED_BOUND
 
 
 def test_the_server_says_the_same_as_python() -> None:
