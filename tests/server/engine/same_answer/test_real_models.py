@@ -89,9 +89,10 @@ def test_smollm2(smollm2: LoadedModel, alone: Answers, name: str) -> None:
     COMPANIES[name].check(smollm2, make(), alone)
 
 
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=needs_native)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_minilm(threads: int) -> None:
-    with LLM(str(real_encoder().path), dtype="float32", max_num_batched_tokens=100) as llm, computing_on(threads):
+def test_minilm(threads: int, dtype: str) -> None:
+    with LLM(str(real_encoder().path), dtype=dtype, max_num_batched_tokens=100) as llm, computing_on(threads):
         texts = TEXTS * 3
         together = [result.outputs.embedding for result in llm.embed(texts)]
         with computing_on(1):
