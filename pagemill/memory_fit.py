@@ -120,9 +120,9 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     size = max(2, request.dtype_bytes)
     widest = (3 * config.hidden_size + max(2 * config.intermediate_size, attention)) * size
     if request.native:  # float32: the stream, and what threads gather of attention; queries, keys, values, what they gave; rows at work
-        rounded = config.hidden_size if size < 4 else 0
+        rounded = 2 * config.hidden_size if size < 4 else 0  # for products, and attention's queries for tiles
         widest = 8 * config.hidden_size + (4 * config.hidden_size + config.intermediate_size + rounded) * size
-    activation = tokens * widest
+    activation = tokens * widest + _LIBRARIES
     failure, total = None, weights + activation
     if wanted > longest:
         failure = _too_long(wanted, longest, longest)
