@@ -230,7 +230,8 @@ int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::
     if (positions[i] < 0 || positions[i] >= spec_.positions) return -2;
   }
   if (tokens == 0) return 0;
-  char *qkv = qkv_.of(bytes_of(static_cast<std::size_t>(tokens) * 3 * width())), *seen = seen_.of(bytes_of(static_cast<std::size_t>(tokens) * width()));
+  const std::size_t states = static_cast<std::size_t>(tokens) * width();
+  char *qkv = qkv_.of(bytes_of(3 * states)), *seen = seen_.of(bytes_of(states));
   std::vector<int> begins = divided(query_start, texts);
   const int items = static_cast<int>(begins.size()) - 1;
   const bool few = items < pool.threads();  // each has a space of its own, whichever thread takes it: no more are held than are used
