@@ -118,11 +118,12 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     tokens = max(request.max_num_batched_tokens, wanted)
     attention = 4 * config.num_attention_heads * config.head_dim
     size = max(2, request.dtype_bytes)
-    widest = (3 * config.hidden_size + max(2 * config.intermediate_size, attention)) * size
-    if request.native:  # float32: the stream, and what threads gather of attention; queries, keys, values, what they gave; rows at work
-        rounded = config.hidden_size if size < 4 else 0
-        widest = 8 * config.hidden_size + (4 * config.hidden_size + config.intermediate_size + rounded) * size
-    activation = tokens * widest
+    by_torch = (3 * config.hidden_size + max(2 * config.intermediate_size, attention)) * size
+    # Float32: the stream, and what threads gather of attention; queries, keys, values, what they gave; rows at work.
+    rounded = 2 * config.hidden_size if size < 4 else 0  # for products, and attention's queries for tiles
+    by_ours = 8 * config.hidden_size + (4 * config.hidden_size + config.intermediate_size + rounded) * size
+    widest = by_ours if request.native else max(by_torch, by_ours)  # who asks before there is a server can't say which
+    activation = tokens * widest + _LIBRARIES
     failure, total = None, weights + activation
     if wanted > longest:
         failure = _too_long(wanted, longest, longest)

@@ -1,5 +1,6 @@
 """BERT's and RoBERTa's config.json as numbers; what would be computed wrongly is refused by name."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ def test_it_needs_weights_and_one_step_and_no_cache() -> None:
     assert fits.weights_bytes == 4 * config.num_parameters()
     # the widest moment of a step: the inner layer before and after its activation, beside the stream
     assert fits.activation_bytes >= 512 * (2 * 1536 + 384) * 4
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_who_can_not_say_which_kernels_compute_is_told_the_larger_step(size: int) -> None:
+    ours = FitRequest(encoder(**MINILM), dtype_bytes=size, memory_bytes=GIB, max_num_batched_tokens=512, native=True)
+    assert fit(replace(ours, native=False)).activation_bytes >= fit(ours).activation_bytes
 
 
 def test_a_device_that_is_too_small_is_told_which_is_not() -> None:

@@ -230,12 +230,15 @@ int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::
     if (positions[i] < 0 || positions[i] >= spec_.positions) return -2;
   }
   if (tokens == 0) return 0;
-  char *qkv = qkv_.of(bytes_of(static_cast<std::size_t>(tokens) * 3 * width())), *seen = seen_.of(bytes_of(static_cast<std::size_t>(tokens) * width()));
+  const std::size_t states = static_cast<std::size_t>(tokens) * width();
+  char *qkv = qkv_.of(bytes_of(3 * states)), *seen = seen_.of(bytes_of(states));
   std::vector<int> begins = divided(query_start, texts);
-  std::vector<std::unique_ptr<TextAttention>> threads(pool.threads());
+  const int items = static_cast<int>(begins.size()) - 1;
+  const bool few = items < pool.threads();  // each has a space of its own, whichever thread takes it: no more are held than are used
+  std::vector<std::unique_ptr<TextAttention>> spaces(few ? items : pool.threads());
   int longest = 0;
   for (int text = 0; text < texts; ++text) longest = std::max(longest, query_start[text + 1] - query_start[text]);
-  for (auto& each : threads) {
+  for (auto& each : spaces) {
     each.reset(new TextAttention);
     each->make_room(longest, width() / spec_.heads, by_tiles_);
   }
@@ -245,8 +248,8 @@ int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::
     queries(part, layers_[0], x, qkv);
   });
   for (std::size_t index = 0; index < layers_.size(); ++index) {
-    pool.run(static_cast<int>(begins.size()) - 1, [&](int piece, int thread) {
-      attend(query_start, begins[piece], begins[piece + 1], qkv, seen, *threads[thread]);
+    pool.run(items, [&](int piece, int thread) {
+      attend(query_start, begins[piece], begins[piece + 1], qkv, seen, *spaces[few ? piece : thread]);
     });
     parts(pool, tokens, [&](const Part& part) {
       after_attention(part, layers_[index], seen, x);

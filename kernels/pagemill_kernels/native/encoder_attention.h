@@ -26,7 +26,7 @@ struct TextHead {
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
 };
 
-// A thread's own.
+// The space that one at a time computes in.
 class TextAttention {
  public:
   // For texts of so many tokens: asks for all memory now, so that no thread of the pool does.

@@ -17,8 +17,8 @@ constexpr std::size_t kHuge = std::size_t{2} << 20;
 
 void* allocate(std::size_t bytes) {
   std::size_t align = bytes >= kHuge ? kHuge : 64;
-  void* memory = std::aligned_alloc(align, (bytes + 63) / 64 * 64);
-  if (memory == nullptr) throw std::bad_alloc();
+  void* memory = nullptr;  // aligned_alloc is for multiples of the alignment alone, and AddressSanitizer ends the process of whoever asks for others
+  if (posix_memalign(&memory, align, (bytes + 63) / 64 * 64) != 0) throw std::bad_alloc();
   if (align == kHuge) madvise(memory, bytes / kHuge * kHuge, MADV_HUGEPAGE);  // whole pages alone: the end would take another of them
   return memory;
 }

@@ -134,3 +134,14 @@ def test_a_step_takes_no_more_than_predicted_and_weights_as_much(
     assert start.measured.weights == pytest.approx(start.fit.weights_bytes, rel=0.1)
     if start.measured.activation is not None:
         assert start.measured.activation <= start.fit.activation_bytes
+
+
+@pytest.mark.parametrize("asked", ["float32", "bfloat16"])
+def test_nor_does_one_long_text_on_more_threads_than_its_heads(tmp_path: Path, asked: str) -> None:
+    """What a thread gathers of attention is as long as the longest text: no more threads may have it than compute."""
+    shape = {"hidden_size": 256, "num_attention_heads": 4, "num_hidden_layers": 1, "max_position_embeddings": 4096}
+    files = inspect(write_tiny_encoder(tmp_path, sentence={}, **shape))
+    with computing(threads=128):
+        _, start = loaded(files, dtype=asked, max_model_len=4096)
+    if start.measured.activation is not None:
+        assert start.measured.activation <= start.fit.activation_bytes
