@@ -119,7 +119,8 @@ def _fit_without_cache(request: FitRequest) -> MemoryFit:
     attention = 4 * config.num_attention_heads * config.head_dim
     size = max(2, request.dtype_bytes)
     widest = (3 * config.hidden_size + max(2 * config.intermediate_size, attention)) * size
-    if request.native:  # float32: the stream, and what threads gather of attention; queries, keys, values, what they gave; rows at work
+    if request.native:
+        # float32: the stream, and what threads gather of attention; then queries, keys, values, what they gave; rows at work.
         rounded = config.hidden_size if size < 4 else 0
         widest = 8 * config.hidden_size + (4 * config.hidden_size + config.intermediate_size + rounded) * size
     activation = tokens * widest

@@ -1,7 +1,7 @@
 """BERT and RoBERTa, a whole step at a time in the native kernels: `bert` is their twin in torch.
 
-Takes a checkpoint's weights tensor by tensor, each packed before the next is read. Arithmetic is float32 or bfloat16, the states float32.
-Made by `load_encoder` where `device` has chosen the kernels, called by `encoder`.
+Takes a checkpoint's weights tensor by tensor, each packed before the next is read. Arithmetic is float32 or bfloat16, the states
+float32. Made by `load_encoder` where `device` has chosen the kernels, called by `encoder`.
 """
 
 from __future__ import annotations
