@@ -3,8 +3,9 @@
     python -m benchmarks.memory_parts                                   default flags, w1 to w3
     python -m benchmarks.memory_parts w1 -- --kv-cache-memory-bytes 360MiB   flags after -- go to `pagemill serve`
 
-Resident pages are read from /proc/PID/smaps. The cache is the anonymous mapping that is as large as the server says its cache is;
-what files hold is told apart by whether it was written (libraries' relocations) or only read, which the system may drop.
+Resident pages are read from /proc/PID/smaps. The cache is the smallest anonymous mapping that holds as much as the server says its
+cache is and malloc's header before it: an allocator's arena may happen to be as large as the cache alone. What files hold is told
+apart by whether it was written (libraries' relocations) or only read, which the system may drop.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _mapping(name: str, fields: dict[str, int]) -> Mapping:
 def parts_of(maps: Sequence[Mapping], cache: int) -> dict[str, int]:
     """Bytes of each of PARTS and in huge pages; `cache` is the size that the server's cache has, 0 for none."""
     parts = dict.fromkeys((*PARTS, HUGE), 0)
-    pool = min((m.size for m in maps if not m.name and 0 < cache <= m.size), default=0)
+    pool = min((m.size for m in maps if not m.name and 0 < cache < m.size), default=0)
     for mapping in maps:
         parts[HUGE] += mapping.huge
         if mapping.name.startswith("/"):

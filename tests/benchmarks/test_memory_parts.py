@@ -38,8 +38,10 @@ def test_mappings_are_read_with_their_names() -> None:
     ]
 
 
-@pytest.mark.parametrize(("size", "found"), [(8 << 20, True), (7 << 20, True), (9 << 20, False), (0, False)])
-def test_the_cache_is_the_mapping_that_can_hold_it(size: int, found: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "found"), [((8 << 20) - 4096, True), (7 << 20, True), (8 << 20, False), (9 << 20, False), (0, False)]
+)
+def test_the_cache_is_the_mapping_that_can_hold_it_and_mallocs_header(size: int, found: bool) -> None:
     parts = memory_parts.parts_of(list(memory_parts.mappings(SMAPS)), size)
     cache = 4 << 20 if found else 0
     assert parts == {

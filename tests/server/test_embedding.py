@@ -1,4 +1,7 @@
-"""`LLM.embed`: texts are prepared and pooled as the model's files say, encoders and decoders alike."""
+"""`LLM.embed`: texts are prepared and pooled as the model's files say, encoders and decoders alike.
+
+In float32, whatever the processor would choose: numbers are compared with transformers'.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[LLM]:
-    with LLM(str(folder)) as llm:
+    with LLM(str(folder), dtype="float32") as llm:
         yield llm
 
 
@@ -62,7 +65,9 @@ def test_vectors_are_transformers_states_pooled(llm: LLM, folder: Path) -> None:
 def test_a_vector_does_not_depend_on_its_company(llm: LLM, folder: Path) -> None:
     together = vectors(llm, TEXTS)
     assert together == [vectors(llm, text)[0] for text in TEXTS] == vectors(llm, TEXTS[::-1])[::-1]
-    with LLM(str(folder), max_num_seqs=2, max_num_batched_tokens=16, scheduling_policy="fair") as narrow:
+    with LLM(
+        str(folder), dtype="float32", max_num_seqs=2, max_num_batched_tokens=16, scheduling_policy="fair"
+    ) as narrow:
         assert vectors(narrow, TEXTS) == together
 
 
@@ -103,7 +108,7 @@ def test_text_is_prepared_as_the_files_say(tmp_path: Path, llm: LLM) -> None:
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with LLM(str(folder)) as prompted:
+    with LLM(str(folder), dtype="float32") as prompted:
         (result,) = prompted.embed("A CAT")
         assert result.prompt_token_ids == llm.embed("query: a cat")[0].prompt_token_ids
         assert vectors(prompted, "A CAT") != vectors(llm, "query: a cat")  # another pooling

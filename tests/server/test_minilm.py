@@ -48,7 +48,7 @@ def test_in_bfloat16_it_is_near() -> None:
 
 def test_the_server_says_the_same_as_python() -> None:
     path = real_encoder().path
-    with LLM(str(path)) as llm:
+    with LLM(str(path), dtype="float32") as llm:  # as `serving` has it
         wanted = [result.outputs.embedding for result in llm.embed(TEXTS[1:], truncate_prompt_tokens=-1)]
     with serving(path) as server:
         more = {"truncate_prompt_tokens": -1}

@@ -41,7 +41,7 @@ def server(folder: Path) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[tuple[float, ...]]:
-    with LLM(str(folder)) as llm:
+    with LLM(str(folder), dtype="float32") as llm:  # as `serving` has it
         return [result.outputs.embedding for result in llm.embed(TEXTS)]
 
 
@@ -95,14 +95,14 @@ def test_base64_is_float32_little_endian(server: Running, expected: list[tuple[f
 
 
 def test_token_ids_are_taken_as_they_are(server: Running, folder: Path, expected: list[tuple[float, ...]]) -> None:
-    with LLM(str(folder)) as llm:
+    with LLM(str(folder), dtype="float32") as llm:
         ids = [list(result.prompt_token_ids) for result in llm.embed(TEXTS)]
     assert vectors(server, ids) == expected
     assert vectors(server, ids[0]) == expected[:1]
 
 
 def test_without_special_tokens(server: Running, folder: Path) -> None:
-    with LLM(str(folder)) as llm:
+    with LLM(str(folder), dtype="float32") as llm:
         (whole,) = llm.embed("a cat")
         (bare,) = llm.embed([list(whole.prompt_token_ids[1:-1])])
     answer = post(server, input="a cat", add_special_tokens=False)
@@ -111,7 +111,7 @@ def test_without_special_tokens(server: Running, folder: Path) -> None:
 
 def test_what_is_too_long_is_cut_when_asked(server: Running, folder: Path) -> None:
     long = "y " * 100
-    with LLM(str(folder)) as llm:
+    with LLM(str(folder), dtype="float32") as llm:
         cut = [llm.embed(long, truncate_prompt_tokens=n)[0].outputs.embedding for n in (-1, 5)]
     assert [vectors(server, long, truncate_prompt_tokens=n)[0] for n in (-1, 5)] == cut
     assert post(server, input=long, truncate_prompt_tokens=-1)["usage"]["prompt_tokens"] == MAX_LENGTH
