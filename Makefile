@@ -27,7 +27,7 @@ demo: ## a model answers on this machine (KEEP=1 leaves it running)
 .PHONY: test
 test: ## the whole suite, the real model and a real Kubernetes included
 	@echo "Tests: an environment in .venv (first time about 3 minutes), one of other people's clients (3 more), two models (190 MB); those that need nothing"
-	echo "else (about 10 minutes); then, as root, those on a real Kubernetes (about 55), built from Go modules with an Argo CD beside it (first time about"
+	echo "else (about 10 minutes); then, as root, those on a real Kubernetes (about 30), built from Go modules with an Argo CD beside it (first time about"
 	echo "half an hour, then cached in ~/.cache/pagemill, 20 GB; not root: they skip, and say how to run them), and those in a browser."
 	$(MAKE) $(BIN)/.installed $(CLIENTS)/.installed models
 	# Two passes: what needs nothing but this code runs on all cores; what brings up a cluster or a browser waits more than it computes.
@@ -45,7 +45,8 @@ test: ## the whole suite, the real model and a real Kubernetes included
 	setsid env --default-signal=INT,QUIT nice -n 19 $(BIN)/python -m pytest -m "model and not (cluster or gpu or browser)" \
 		> "$$models/log" 2>&1 & model=$$!
 	own+=($$model)
-	$(BIN)/python -m pytest -m "cluster or gpu or browser" || failed=$$?
+	# Two at a time, each with a cluster of its own; on a cluster that was given (PAGEMILL_TEST_KUBECONFIG) one.
+	$(BIN)/python -m pytest $(if $(PAGEMILL_TEST_KUBECONFIG),,-n 2 --dist loadfile) -m "cluster or gpu or browser" || failed=$$?
 	wait "$$model" || failed=$$?
 	cat "$$models/log"
 	exit $$failed
