@@ -12,8 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 
 from chat import main as ask
 
@@ -32,6 +30,7 @@ class Up:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
         )
         self.quiet = threading.Lock()  # whoever holds it has the terminal
+        self._answers, self._ready = f" answers at http://127.0.0.1:{port}/v1\n", threading.Event()
         self._forwarder = threading.Thread(target=self._forward, daemon=True)
         self._forwarder.start()
 
@@ -41,15 +40,15 @@ class Up:
             with self.quiet:
                 sys.stdout.write(line)
                 sys.stdout.flush()
+            if line.endswith(self._answers):
+                self._ready.set()
 
-    def wait_until_ready(self, url: str) -> bool:
+    def wait_until_ready(self) -> bool:
+        """Until it says so itself: its port may answer a moment before. False where it has ended, or takes too long."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-                    return True
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
+            if self._ready.wait(0.2):
+                return True
         return False
 
     def stop(self) -> None:
@@ -69,7 +68,7 @@ def main() -> int:
     url = f"http://127.0.0.1:{port}"
     up = Up(args[0] if args else "examples/smollm2.yaml", port)
     try:
-        if not up.wait_until_ready(url):
+        if not up.wait_until_ready():
             print("the deployment did not become Ready; what is printed above says why", file=sys.stderr)
             return 1
         with up.quiet:
