@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "attention.h"
+#include "room.h"
 #include "rows.h"
 
 namespace pagemill {
@@ -16,28 +16,6 @@ namespace {
 
 constexpr int kAlone = 8192;  // elements that the calling thread goes through itself: about two microseconds
 enum Stage { products, attention, rest };
-
-// Memory that grows to the widest step and is kept.
-class Room {
- public:
-  void* of(std::size_t bytes) {
-    if (bytes > bytes_) {
-      memory_.reset();
-      bytes_ = 0;
-      memory_.reset(static_cast<char*>(::operator new(bytes, std::align_val_t(64))));
-      bytes_ = bytes;
-    }
-    return memory_.get();
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(char* p) const { ::operator delete(p, std::align_val_t(64)); }
-  };
-  std::unique_ptr<char, Free> memory_;
-  std::size_t bytes_ = 0;
-};
 
 // Calls body(row) for every row, in the pool where there are many.
 template <class Body>

@@ -6,13 +6,13 @@
 // The stream between products is float32. What enters one, and what attention reads, is of the matrices' arithmetic: float32, or bfloat16.
 #include <algorithm>
 #include <memory>
-#include <new>
 #include <optional>
 #include <vector>
 
 #include "encoder.h"
 #include "encoder_attention.h"
 #include "native.h"
+#include "room.h"
 
 namespace pagemill {
 namespace {
@@ -23,28 +23,6 @@ constexpr int kMostRows = 96, kRowStep = 12;
 constexpr int kMostTileRows = 256, kTileRowStep = 32;
 constexpr int kLeastRows = 48;          // each thread has so many, or products are divided instead
 constexpr double kLeastCost = 1 << 20;  // of a piece of attention, in multiply-adds
-
-// Memory that grows to the widest step and is kept.
-class Room {
- public:
-  char* of(std::size_t bytes) {
-    if (bytes > bytes_) {
-      memory_.reset();
-      bytes_ = 0;
-      memory_.reset(static_cast<char*>(::operator new(bytes, std::align_val_t(64))));
-      bytes_ = bytes;
-    }
-    return memory_.get();
-  }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  struct Free {
-    void operator()(char* p) const { ::operator delete(p, std::align_val_t(64)); }
-  };
-  std::unique_ptr<char, Free> memory_;
-  std::size_t bytes_ = 0;
-};
 
 class EncoderSteps {
  public:
@@ -125,13 +103,13 @@ EncoderSteps::Part EncoderSteps::part_of(Pool* pool, int first, int count, char*
 template <class Body>
 void EncoderSteps::parts(Pool& pool, int rows, Body&& body) {
   int threads = pool.threads();
-  if (threads > 1 && rows < threads * kLeastRows) return body(part_of(&pool, 0, rows, between_.of(part_bytes(rows))));
+  if (threads > 1 && rows < threads * kLeastRows) return body(part_of(&pool, 0, rows, static_cast<char*>(between_.of(part_bytes(rows)))));
   int step = by_tiles_ ? kTileRowStep : kRowStep, most = by_tiles_ ? kMostTileRows : kMostRows;
   int count = (rows + most - 1) / most;
   count = (count + threads - 1) / threads * threads;
   int each = ((rows + count - 1) / count + step - 1) / step * step;
   std::size_t stride = (part_bytes(each) + 63) / 64 * 64;
-  char* memory = between_.of(threads * stride);
+  char* memory = static_cast<char*>(between_.of(threads * stride));
   pool.run((rows + each - 1) / each, [&](int piece, int thread) {
     body(part_of(nullptr, piece * each, std::min(each, rows - piece * each), memory + thread * stride));
   });
@@ -231,7 +209,7 @@ int EncoderSteps::forward(Pool& pool, const std::int64_t* token_ids, const std::
   }
   if (tokens == 0) return 0;
   const std::size_t states = static_cast<std::size_t>(tokens) * width();
-  char *qkv = qkv_.of(bytes_of(3 * states)), *seen = seen_.of(bytes_of(states));
+  char *qkv = static_cast<char*>(qkv_.of(bytes_of(3 * states))), *seen = static_cast<char*>(seen_.of(bytes_of(states)));
   std::vector<int> begins = divided(query_start, texts);
   const int items = static_cast<int>(begins.size()) - 1;
   const bool few = items < pool.threads();  // each has a space of its own, whichever thread takes it: no more are held than are used
