@@ -15,15 +15,15 @@ import torch
 
 from pagemill_kernels.native.attention import NO_MEMORY, check, check_heads
 from pagemill_kernels.native.library import loaded
-from pagemill_kernels.native.matrix import Matrix, Pool
+from pagemill_kernels.native.matrix import Epilogue, Matrix, Pool
 
 _TABLE_TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # native.h's Type
-ACTIVATIONS: Mapping[str, int] = {
-    "gelu": 3,
-    "gelu_new": 4,
-    "gelu_pytorch_tanh": 4,
-    "relu": 5,
-}  # native.h's Epilogue, by their names in config.json
+ACTIVATIONS: Mapping[str, Epilogue] = {
+    "gelu": Epilogue.GELU,
+    "gelu_new": Epilogue.GELU_TANH,
+    "gelu_pytorch_tanh": Epilogue.GELU_TANH,
+    "relu": Epilogue.RELU,
+}  # by their names in config.json
 _STEP = 16  # elements of a state that are taken at once
 _NO_TOKEN, _NO_POSITION = -1, -2
 

@@ -23,6 +23,9 @@ class Epilogue(IntEnum):
     STORE = 0  # y = p
     ADD = 1  # y += p
     SWIGLU = 2  # y[i] = silu(p[i]) * p[i + out/2], of a paired matrix
+    GELU = 3  # y = gelu(p)
+    GELU_TANH = 4  # the same by tanh
+    RELU = 5  # y = max(p, 0)
 
 
 class Pool:
