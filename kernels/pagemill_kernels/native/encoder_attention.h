@@ -12,6 +12,7 @@
 
 #include "attention_amx.h"
 #include "attention_tile.h"
+#include "room.h"
 #include "rows.h"
 
 namespace pagemill {
@@ -35,8 +36,7 @@ class TextAttention {
     states_.reserve(rows);
     out_.reserve(rows * head_dim);
     if (by_tiles) return tiles_.make_room(tokens, head_dim);
-    memory_.resize((kTile + kBlockRows) * head_dim + kBlockRows * kTile + 16);
-    keys_ = memory_.data() + (16 - (reinterpret_cast<std::uintptr_t>(memory_.data()) & 63) / sizeof(float)) % 16;
+    keys_ = static_cast<float*>(room_.of(((kTile + kBlockRows) * head_dim + kBlockRows * kTile) * sizeof(float)));
     scores_ = keys_ + kTile * head_dim;
     queries_ = scores_ + kBlockRows * kTile;
   }
@@ -45,7 +45,8 @@ class TextAttention {
   void by_vectors(const TextHead<Element>& head) {
     const int dim = head.head_dim;
     const Vec scale = set1(head.scale());
-    start(head.tokens, dim);
+    states_.assign(head.tokens, RowState());
+    out_.assign(static_cast<std::size_t>(head.tokens) * dim, 0.0f);
     for (int tile = 0; tile < head.tokens; tile += kTile) {
       const int there = std::min(kTile, head.tokens - tile);
       const int columns = transpose_keys(head, tile, there);
@@ -66,7 +67,8 @@ class TextAttention {
 
   // While the processor's tiles have the shapes of whole_tiles().
   void by_tiles(const TextHead<std::uint16_t>& head) {
-    start(head.tokens, head.head_dim);
+    states_.resize(head.tokens);  // attend_span begins them, and out_ in whole groups of rows
+    out_.resize(static_cast<std::size_t>(head.tokens + kTileRows - 1) / kTileRows * kTileRows * head.head_dim);
     const Cache keys_and_values{const_cast<std::uint16_t*>(head.keys), const_cast<std::uint16_t*>(head.values), 0, 0, 1, BF16};
     auto find = [&](int begin) {
       Tile tile{begin, begin, std::min(begin + kTile, head.tokens), {}};
@@ -90,11 +92,6 @@ class TextAttention {
     int first_key(int) const { return 0; }
     std::pair<int, int> that_see(int, int) const { return {0, count}; }
   };
-
-  void start(int tokens, int head_dim) {
-    states_.assign(tokens, RowState());
-    out_.assign(static_cast<std::size_t>(tokens + kTileRows - 1) / kTileRows * kTileRows * head_dim, 0.0f);
-  }
 
   // Keys [tile, tile + there) into columns; returns how many there are with those that fill up the last vector.
   template <class Element>
@@ -128,7 +125,7 @@ class TextAttention {
   std::vector<float> out_;  // [tokens, head_dim], not divided yet
   std::vector<RowState> states_;
   float *keys_ = nullptr, *scores_ = nullptr, *queries_ = nullptr;  // [head_dim][kTile], [kBlockRows][kTile], [kBlockRows][head_dim]
-  std::vector<float> memory_;  // theirs
+  Room room_;  // theirs
   TileAttention<ProcessorTiles> tiles_;
 };
 

@@ -1,4 +1,4 @@
-// A step's workspace. For decoder.cpp and encoder.cpp.
+// Workspaces. For decoder.cpp, encoder.cpp and encoder_attention.h.
 #pragma once
 
 #include <cstddef>
